@@ -7,6 +7,7 @@ compare bits between programs or test the compiler's numbers, are compiled like 
 
 import gc
 import importlib.metadata
+import importlib.util
 import itertools
 import os
 import signal
@@ -14,7 +15,8 @@ import time
 
 FOR_SMALL_PROGRAMS = ["--xla_cpu_parallel_codegen_split_count=1"]
 """Options of XLA with which small programs compile in half the time; workers and other processes inherit them."""
-if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):  # later versions have no others
+JAXLIB = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2]))
+if JAXLIB < (0, 11) and importlib.util.find_spec("libtpu") is None:  # a later compiler ends the process at this option
     FOR_SMALL_PROGRAMS.append("--xla_cpu_use_fusion_emitters=false")
 if "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = " ".join(FOR_SMALL_PROGRAMS)

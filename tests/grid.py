@@ -41,7 +41,7 @@ from flaxformer.components import (
 )
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import path_name
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.model import init
 from flaxformer.model.weights import with_layout
 from flaxformer.nn.masks import lengths_to_valid

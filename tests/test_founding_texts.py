@@ -38,7 +38,7 @@ from flaxformer.components import (
 )
 from flaxformer.config import ModelConfig, recurrent_model
 from flaxformer.core.params import CONSTANTS, count, table
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.core.weight_specs import declarations
 from flaxformer.model import apply, apply_with_intermediates, extend, new_cache, specs
 from flaxformer.model.weights import Transformer

@@ -42,7 +42,7 @@ from flaxformer.components import (
     Vectors,
 )
 from flaxformer.config import Block, ModelConfig, recurrent_model
-from flaxformer.core.struct import get_at, replace_at
+from flaxformer.core.paths import get_at, replace_at
 from flaxformer.tasks import (
     AssociativeRecall,
     Copy,

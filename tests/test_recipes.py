@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flaxformer.checkpoint import Stop
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.data import prepare, read_tokenizer
 from flaxformer.jobs import Job, train
 from flaxformer.runner.events import Evaluated

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
+from flaxformer.catalog import import_named
 from flaxformer.core.canonical import canonical
 from flaxformer.core.struct import Config, alternatives, qualified_name, type_hints
 from flaxformer.system.digests import DamagedError, JsonObject, read_document, write_document
@@ -133,7 +134,9 @@ def read_config(folder: str | Path, classes: Mapping[str, type[Config]] | None =
     Raises:
       UserError: the file is missing, damaged or of another format, or names an unknown class or field.
     """
-    run = from_canonical(_read_document(Path(folder))["run"], classes_within(Run) | dict(classes or {}), "run")
+    data = _read_document(Path(folder))["run"]
+    import_named(kinds_in(data))
+    run = from_canonical(data, classes_within(Run) | dict(classes or {}), "run")
     if not isinstance(run, Run):
         raise UserError(f"{Path(folder) / NAME} holds a {type(run).__name__}; expected a Run")
     return run
@@ -154,12 +157,17 @@ def source_of(folder: str | Path, root: str | Path | None = None) -> Path | None
 
 def names_user_classes(folder: str | Path) -> bool:
     """True if the run of a folder names a class that is not of this package; nothing is executed."""
-    queue: list[Json] = [_read_document(Path(folder))["run"]]
-    for data in queue:
-        if isinstance(data, dict) and "." in str(data.get("kind")):
-            return True
-        queue += data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
-    return False
+    return any("." in kind for kind in kinds_in(_read_document(Path(folder))["run"]))
+
+
+def kinds_in(data: Json) -> set[str]:
+    """Return the names of the classes in the canonical form of a config."""
+    kinds, queue = set(), [data]
+    for node in queue:
+        if isinstance(node, dict):
+            kinds.add(str(node.get("kind")))
+        queue += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return kinds
 
 
 def classes_within(root: type[Config]) -> dict[str, type[Config]]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 import flaxformer
+from flaxformer.catalog import import_named
 from flaxformer.cli.arguments.options import FAILED, USER_ERROR
 from flaxformer.cli.mistakes import check_words, end_of_pipe, message
 from flaxformer.cli.parsing import parse, show_help
@@ -16,7 +17,7 @@ from flaxformer.cli.terminal import safe_console
 from flaxformer.system.garbage import without_collections
 from flaxformer.system.interrupts import interrupt_on_signals, raise_if_interrupted
 
-WITHOUT_JAX = ("new", "completion", "report", "status")
+WITHOUT_JAX = ("new", "catalog", "completion", "report", "status")
 """Commands that are ready before JAX would be imported."""
 
 
@@ -60,6 +61,7 @@ def _run(words: Sequence[str], is_shell: bool, console: Console, errors: Console
         with without_collections():
             startup = importlib.import_module("flaxformer.system.startup")
         startup.set_up(keep_programs=is_shell)
+        import_named(words)  # so that an override may name a class of the catalog
     with without_collections():
         module = importlib.import_module(f"flaxformer.cli.{words[0]}")
     if is_shell:

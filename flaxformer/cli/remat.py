@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.model.remat import REMATS
 from flaxformer.report.table import Table
 from flaxformer.training import Run, start, train_step

@@ -11,7 +11,7 @@ from flaxformer.cli.arguments import Plan
 from flaxformer.cli.child_process import ChildDiedError, ChildProcess
 from flaxformer.cli.study import load as load_study
 from flaxformer.core.overrides import override
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.devices.sharding import Devices
 from flaxformer.nn.formulations import using
 from flaxformer.runner.stages import plan_of

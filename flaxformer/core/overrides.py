@@ -1,23 +1,13 @@
 """Overrides: changes of config fields given as text, as on a command line."""
 
 import ast
-import dataclasses
 import math
 import types
 import typing
 from collections.abc import Sequence
 
-from flaxformer.core.struct import (
-    Config,
-    ConfigT,
-    alternatives,
-    check_field,
-    choices,
-    get_at,
-    named_values,
-    replace_at,
-    type_hints,
-)
+from flaxformer.core.paths import check_field, check_required, get_at, replace_at
+from flaxformer.core.struct import Config, ConfigT, alternatives, choices, named_values, type_hints
 from flaxformer.system.errors import UserError, did_you_mean, shorten
 
 NOT_PYTHON = (SyntaxError, ValueError, MemoryError, RecursionError)
@@ -27,6 +17,8 @@ NOT_PYTHON = (SyntaxError, ValueError, MemoryError, RecursionError)
 def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
     """Apply overrides `path=value`, such as `model.positions=LearnedPositions(max_length=64)`.
 
+    A class without parentheses, `model.attention=SigmoidAttention`, keeps the fields that both classes have.
+
     Raises:
       UserError: a text that is not an override, an unknown path, or a value that its field does not accept.
     """
@@ -35,7 +27,8 @@ def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
         path, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"override '{shorten(text)}'; expected path=value, such as model.layers=2")
-        changes[path] = _parse(value, _hint_at(config, path), path)
+        hint = _hint_at(config, path)
+        changes[path] = choices(hint).get(value) or _parse(value, hint, path)
     return replace_at(config, changes)
 
 
@@ -102,15 +95,8 @@ def _parse_config(
     if call.args or any(keyword.arg is None for keyword in call.keywords):
         raise UserError(f"{path} is '{shorten(text)}'; expected {name}(field=number, ...)")
     given = {str(keyword.arg): _field_value(keyword, kinds[name], path, text) for keyword in call.keywords}
-    required = [field.name for field in dataclasses.fields(kinds[name]) if _is_required(field)]
-    if missing := [field for field in required if field not in given]:
-        fields = ", ".join(f"{field}=..." for field in required)
-        raise UserError(f"{path} is '{shorten(text)}', without {', '.join(missing)}; expected {name}({fields})")
+    check_required(kinds[name], given, path, shorten(text))
     return kinds[name](**given)
-
-
-def _is_required(field: dataclasses.Field[object]) -> bool:
-    return field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _field_value(keyword: ast.keyword, kind: type[Config], path: str, text: str) -> object:

@@ -13,7 +13,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar, Union, cast, dataclass_transform, overload
+from typing import Any, ClassVar, TypeVar, Union, dataclass_transform, overload
 
 import numpy as np
 
@@ -233,65 +233,6 @@ def _check_value(where: str, value: object, metadata: Mapping[str, Any]) -> None
                 raise UserError(f"{where} is {shown(value)}; expected a number {words} {bound}")
         if isinstance(value, int) and abs(value) > LARGEST:
             raise UserError(f"{where} is {shown(value)}; expected a number of at most 64 bits")
-
-
-def get_at(config: Config, path: str) -> Any:
-    """Return the value at a dotted path.
-
-    Raises:
-      UserError: the path names no field.
-    """
-    value: Any = config
-    for name in path.split("."):
-        check_field(value, name, path)
-        value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
-    return value
-
-
-def replace_at(config: ConfigT, changes: Mapping[str, object], within: str = "") -> ConfigT:
-    """Return the config with the values at dotted paths replaced together; the result is checked again.
-
-    Raises:
-      UserError: a path names no field, or the result is not a valid config; it quotes the path after `within`, the
-        path of the config itself with a dot.
-    """
-    return cast(ConfigT, _replace_within(config, changes, within))
-
-
-def _replace_within(node: object, changes: Mapping[str, object], within: str) -> object:
-    """Replace values below a config, or below a tuple of configs, whose own path is `within`."""
-    nested: dict[str, dict[str, object]] = {}
-    values: dict[str, object] = {}
-    for path, value in changes.items():
-        name, _, rest = path.partition(".")
-        check_field(node, name, within + path)
-        if rest:
-            nested.setdefault(name, {})[rest] = value
-        else:
-            values[name] = value
-    for name, below in nested.items():
-        old = node[int(name)] if isinstance(node, tuple) else getattr(node, name)
-        values[name] = _replace_within(values.get(name, old), below, f"{within}{name}.")
-    if isinstance(node, tuple):
-        return tuple(values.get(str(number), item) for number, item in enumerate(node))
-    return cast(Config, node).replace(**values)
-
-
-def check_field(config: object, name: str, path: str) -> None:
-    """Check that a config has the field `name`, or that a tuple of configs has the item of that number.
-
-    Raises:
-      UserError: it does not; the message quotes the whole `path`.
-    """
-    if isinstance(config, tuple):
-        if not name.isdigit() or int(name) >= len(config):
-            raise UserError(f"'{path}': '{name}' is not an item; expected a number from 0 to {len(config) - 1}")
-        return
-    if not isinstance(config, Config):
-        raise UserError(f"'{path}': {shown(config)} has no fields")
-    names = [field.name for field in dataclasses.fields(config)]
-    if name not in names:
-        raise UserError(f"'{path}': {type(config).__name__} has no field '{name}'{did_you_mean(name, names)}")
 
 
 def qualified_name(kind: type) -> str:

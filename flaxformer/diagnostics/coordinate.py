@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
-from flaxformer.core.struct import Config, replace_at
+from flaxformer.core.paths import replace_at
+from flaxformer.core.struct import Config
 from flaxformer.diagnostics.activations import magnitude, measure_activations, measure_output
 from flaxformer.diagnostics.places import split_layers
 from flaxformer.system.errors import UserError

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from flaxformer.components import Embeddings, NoHead, NoPositions, NormPlacement
 from flaxformer.config import ModelConfig
 from flaxformer.core.canonical import canonical
-from flaxformer.core.struct import REQUIRED, get_at, replace_at
+from flaxformer.core.paths import get_at, replace_at
+from flaxformer.core.struct import REQUIRED
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.system.errors import UserError, did_you_mean, not_supported

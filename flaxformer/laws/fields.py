@@ -15,7 +15,8 @@ from jaxtyping import Array, PyTree
 from flaxformer import model
 from flaxformer.components import Attention
 from flaxformer.config import Block, ModelConfig
-from flaxformer.core.struct import Config, get_at, replace_at
+from flaxformer.core.paths import get_at, replace_at
+from flaxformer.core.struct import Config
 from flaxformer.laws.calls import random_key, start_state
 from flaxformer.laws.configs import is_user_defined
 from flaxformer.laws.law import Finding, difference, law, violated

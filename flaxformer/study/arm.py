@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from flaxformer.core.canonical import canonical_parts
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.store.declaration import Labels
 from flaxformer.study.claim import arm_name
 from flaxformer.system.errors import UserError

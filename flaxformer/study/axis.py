@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
-from flaxformer.core.canonical import canonical_text
-from flaxformer.core.struct import get_at, replace_at
+from flaxformer.core.canonical import canonical_parts
+from flaxformer.core.paths import replace_at
 from flaxformer.store.declaration import QUANTITY
 from flaxformer.store.rows import is_reserved
 from flaxformer.system.arguments import check_arguments
@@ -64,14 +64,11 @@ class Axis:
         return {self.name: numbers} if len(numbers) == len(self.levels) else {}
 
     def baseline_label(self, baseline: Run) -> str | None:
-        """Return the label of the baseline's value; None if no level has that value."""
-
-        def values(run: Run) -> list[str]:
-            return [canonical_text(get_at(run, path)) for path in self.paths]
-
-        own = values(baseline)
+        """Return the label of the level that leaves the baseline as it is; None if no level does."""
+        known: dict[int, tuple[object, str]] = {}
+        parts = canonical_parts(baseline, known)
         for label in self.levels:
-            if values(replace_at(baseline, self.changes(label))) == own:
+            if canonical_parts(replace_at(baseline, self.changes(label)), known) == parts:
                 return label
         return None
 

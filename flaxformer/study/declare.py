@@ -9,7 +9,8 @@ from typing import Any, Literal, Self
 
 from jax import Array
 
-from flaxformer.core.struct import Config, get_at, replace_at
+from flaxformer.core.paths import get_at, replace_at
+from flaxformer.core.struct import Config
 from flaxformer.store.declaration import QUANTITY, Labels
 from flaxformer.store.rows import Row
 from flaxformer.store.weights import WeightsToKeep

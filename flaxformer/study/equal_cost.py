@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from flaxformer.core.struct import get_at, replace_at
+from flaxformer.core.paths import get_at, replace_at
 from flaxformer.system.arguments import check_arguments
 from flaxformer.system.errors import UserError, did_you_mean, shown
 from flaxformer.system.wording import count_of, with_prefix

@@ -36,8 +36,8 @@ Method = Literal["sobol", "halton", "random"]
 class Points(Axis):
     """An axis whose levels change several fields, each to its own value.
 
-    `Points("norm", {"pre": {"model.norm": PRE, "optimizer.learning_rate": 0.012}, "post": {...}})`; every level has the
-    same paths.
+    `Points("norm", {"pre": {"model.norm": PRE, "optimizer.learning_rate": 0.012}, "post": {...}})`. Where a level does
+    not name a path of another, it keeps the baseline's value; `{}` is the baseline.
     """
 
     _changes: Mapping[str, Mapping[str, object]]
@@ -50,15 +50,11 @@ class Points(Axis):
         levels: Mapping[str, Mapping[str, object]],
         coordinates: Mapping[str, Mapping[str, Number | str]] | None = None,
     ) -> None:
-        paths = [tuple(changes) for changes in levels.values()]
-        for label, own in zip(levels, paths, strict=True):
-            if sorted(own) != sorted(paths[0]) or not own:
-                raise UserError(
-                    f"'{label}' of axis '{name}' changes {list(own)}; expected {list(paths[0])}, as the first"
-                )
-        super().__init__(paths[0] if paths else (name,), levels, name)
+        paths = tuple(dict.fromkeys(path for changes in levels.values() for path in changes))
+        super().__init__(paths or (name,), levels, name)
         object.__setattr__(self, "_changes", levels)
-        object.__setattr__(self, "_coordinates", coordinates or _coordinates(levels, self.paths))
+        has_all = all(len(changes) == len(paths) for changes in levels.values())
+        object.__setattr__(self, "_coordinates", coordinates or (_coordinates(levels, paths) if has_all else {}))
 
     def coordinates(self) -> dict[str, dict[str, Number | str]]:
         return {name: dict(values) for name, values in self._coordinates.items()}

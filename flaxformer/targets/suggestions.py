@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.devices.sharding import Devices
 from flaxformer.nn.formulations import FormulationChoice
 from flaxformer.nn.kernels import KERNELS

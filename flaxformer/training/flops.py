@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval
 
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.nn.formulations import using
 from flaxformer.tasks.batch import AnyBatch, Source
 from flaxformer.training.run import Run

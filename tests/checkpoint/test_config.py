@@ -9,7 +9,8 @@ from flaxformer.checkpoint.config import FORMAT, classes_within, from_canonical
 from flaxformer.components import LSTM, SANDWICH, Alibi, Attention, Dense, LearnedPositions, ReZero, RMSNorm, Rotary
 from flaxformer.config import ModelConfig, recurrent_model
 from flaxformer.core.canonical import canonical
-from flaxformer.core.struct import qualified_name, replace_at
+from flaxformer.core.paths import replace_at
+from flaxformer.core.struct import qualified_name
 from flaxformer.system.digests import read_document, write_document
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy, ModularAddition, TwoTargetAverage

@@ -7,7 +7,7 @@ import pytest
 from flaxformer.components import POST, PRE, Attention, Dense, LanguageModel, LearnedPositions, LeCun, Normal, Xavier
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import count, stack, table, unstack
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.model import init, specs
 from flaxformer.model.weights import with_layout
 

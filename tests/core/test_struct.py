@@ -19,7 +19,8 @@ from flaxformer.components import (
 from flaxformer.config import ModelConfig
 from flaxformer.core.canonical import canonical, canonical_text
 from flaxformer.core.overrides import override
-from flaxformer.core.struct import Config, get_at, leaf, replace_at, static
+from flaxformer.core.paths import get_at, replace_at
+from flaxformer.core.struct import Config, leaf, static
 from flaxformer.system.errors import UserError
 from flaxformer.system.json_differences import differences
 from flaxformer.tasks import Copy

@@ -7,7 +7,7 @@ import pytest
 from cases import BASE, LENGTHS, B, S, T, batch_of, run_of, state_of
 
 from flaxformer.components import Alibi
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.diagnostics.attention import attention_statistics
 from flaxformer.model import Intermediates, apply, apply_with_intermediates
 from flaxformer.model.blocks import BlockIntermediates, BranchActivations

@@ -10,7 +10,7 @@ from studies import VOCABULARY, class_of, model_of, study_of
 from flaxformer.components import Attention, Dense, FeedForward, Residual
 from flaxformer.components.component import Aux, Context, with_aux
 from flaxformer.config import ModelConfig
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.model import apply, specs
 from flaxformer.model.weights import with_layout
 from flaxformer.training import evaluate, start

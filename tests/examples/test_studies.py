@@ -6,7 +6,7 @@ import pytest
 from studies import MODELS, NAMES, drawn, model_of, run_of, small, study_of
 
 from flaxformer.core.params import path_name
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.laws import check
 from flaxformer.model import init
 from flaxformer.training import start, train_step

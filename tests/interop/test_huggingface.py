@@ -30,7 +30,7 @@ from flaxformer.components import (
 )
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import count
-from flaxformer.core.struct import get_at, replace_at
+from flaxformer.core.paths import get_at, replace_at
 from flaxformer.interop import load, save
 from flaxformer.interop.huggingface import FAMILIES
 from flaxformer.interop.huggingface.family import read_attributes, write_attributes

@@ -34,7 +34,8 @@ from flaxformer.components import (
 )
 from flaxformer.components.component import Context
 from flaxformer.config import ModelConfig
-from flaxformer.core.struct import REQUIRED, replace_at
+from flaxformer.core.paths import replace_at
+from flaxformer.core.struct import REQUIRED
 from flaxformer.interop.torch_arguments import CONSTRUCTORS
 from flaxformer.interop.torch_modules import arguments_of, config_of, from_torch, to_torch
 from flaxformer.model.blocks import block

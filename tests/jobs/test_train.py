@@ -18,7 +18,7 @@ from flaxformer.cli import main
 from flaxformer.cli.train import Price
 from flaxformer.components import Attention, Dense
 from flaxformer.config import ModelConfig
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import Job, train

@@ -31,7 +31,7 @@ from flaxformer.components import (
     RMSNorm,
     Sinusoidal,
 )
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.model import apply, apply_with_intermediates, encode, init
 from flaxformer.nn import Segments
 

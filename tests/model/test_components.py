@@ -24,7 +24,8 @@ from flaxformer.config import Block, ModelConfig
 from flaxformer.core.canonical import canonical
 from flaxformer.core.overrides import override
 from flaxformer.core.params import Parameters, param, table
-from flaxformer.core.struct import choices, leaf, replace_at, static
+from flaxformer.core.paths import replace_at
+from flaxformer.core.struct import choices, leaf, static
 from flaxformer.model import apply, apply_with_intermediates, extend, generate, init, new_cache, specs
 from flaxformer.model.weights import with_layout
 from flaxformer.system.errors import UserError

@@ -31,7 +31,7 @@ from flaxformer.components import (
     Vectors,
 )
 from flaxformer.config import ModelConfig
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.model import apply, decoding, extend, new_cache, prefill, specs
 from flaxformer.model.decoding import generate, stream
 from flaxformer.model.sampling import Sampling, filter_logits, most_probable, sample

@@ -8,7 +8,7 @@ from grid import BASE, grid, model_and_tokens
 
 from flaxformer.components import Attention, RMSNorm
 from flaxformer.components import attention as module
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.model import apply, generate
 from flaxformer.nn.formulations import compiling_for
 

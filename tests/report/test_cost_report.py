@@ -11,7 +11,7 @@ from rich.console import Console
 from study.tiny import BASELINE, LOWER, NORM, RATE, fill, results, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.report import cost_tables, costs, files, markdown, tables, terminal, tex, verdicts
 from flaxformer.report.document import document
 from flaxformer.report.write import write

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE, cache_folder, kept_programs, results, tiny
 
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.devices.sharding import Devices
 from flaxformer.nn.formulations import Platform, compiling_for
 from flaxformer.runner import program

@@ -10,7 +10,7 @@ import pytest
 from study.tiny import BASELINE, NORM, RATE, cache_folder, kept_programs, results, tiny
 
 from flaxformer.components import LayerNorm, RMSNorm
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.runner.events import Compiled, Finished
 from flaxformer.runner.execute import execute
 from flaxformer.runner.execution import Execution

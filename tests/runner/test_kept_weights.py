@@ -19,7 +19,7 @@ from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.config import source_of
 from flaxformer.checkpoint.steps import read_marker
 from flaxformer.cli import main
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.runner import kept_weights, partial_runs
 from flaxformer.runner.events import Finished, Message, Progressed
 from flaxformer.runner.execution import Execution

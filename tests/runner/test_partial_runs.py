@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE, LOWER, RATE, cache_folder, kept_programs, results, tiny
 
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.devices.sharding import Devices
 from flaxformer.runner import partial_runs
 from flaxformer.runner.events import Finished, Message, Progressed

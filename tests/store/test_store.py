@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from study.tiny import BASELINE, NORM, tiny
 
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.store import declaration_log, records
 from flaxformer.store.declarations import declare
 from flaxformer.store.records import write_table

@@ -19,7 +19,7 @@ from study.tiny import FILE, fill, tiny
 from flaxformer.cli import main
 from flaxformer.cli import run as commands
 from flaxformer.components import POST, PRE
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.report.write import write
 from flaxformer.runner import launch
 from flaxformer.runner.events import Finished, Message

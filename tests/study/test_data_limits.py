@@ -4,7 +4,7 @@ import pytest
 from study.tiny import BASELINE, NORM, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.study import Axis, Claim, Points
 from flaxformer.study.evaluation_data import data_limits_of, evaluation_data
 from flaxformer.tasks import Copy

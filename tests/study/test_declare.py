@@ -9,7 +9,7 @@ from study.tiny import BASELINE, NORM, RATE, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.components import POST, PRE, LanguageModel, Regressor
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.study import Axis, Claim, Study
 from flaxformer.study.claim import Contrast
 from flaxformer.system.errors import UserError

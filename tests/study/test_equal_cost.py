@@ -9,7 +9,8 @@ from study.tiny import BASELINE, NORM, RATE, tiny
 from flaxformer.components import Dense, FeedForward, Gated
 from flaxformer.core.canonical import canonical
 from flaxformer.core.params import Parameters, param
-from flaxformer.core.struct import replace_at, static
+from flaxformer.core.paths import replace_at
+from flaxformer.core.struct import static
 from flaxformer.study import Axis, EqualCost, Halving
 from flaxformer.study.equal_cost import QUANTITIES, describe_matches, match, nearest
 from flaxformer.study.plan import declaration

@@ -7,7 +7,7 @@ from study.tiny import BASELINE
 
 from flaxformer.components import GRU, Attention, TokenMixer
 from flaxformer.config import Block, ModelConfig
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.study.program_cost import cost_of_run, slow_decoding
 from flaxformer.training import start, train_step
 from flaxformer.training.flops import flops_per_step

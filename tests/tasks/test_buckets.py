@@ -11,7 +11,7 @@ import pytest
 from flaxformer.components import Attention, BatchNorm, Dense
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import fold_in_name
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.diagnostics import diagnose
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import PairedFiles, PairedTokens

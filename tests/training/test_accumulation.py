@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer.components import Attention, BatchNorm, Dense
 from flaxformer.config import ModelConfig
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.model import apply
 from flaxformer.nn.formulations import chunks
 from flaxformer.system.errors import UserError

@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer.components import Attention, Dense
 from flaxformer.config import ModelConfig
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.tasks import Copy
 from flaxformer.training import AdamW, Run, Training, evaluation_params, start, train_step
 

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 from flaxformer.components import Attention, Dense, FeedForward, Gated, LanguageModel, LearnedPositions, Tokens, Vectors
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters, param
-from flaxformer.core.struct import replace_at, static
+from flaxformer.core.paths import replace_at
+from flaxformer.core.struct import static
 from flaxformer.jobs.peak import model_flops
 from flaxformer.study.program_cost import cost_of_run
 from flaxformer.system.errors import UserError

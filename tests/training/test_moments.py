@@ -10,7 +10,7 @@ import pytest
 from flaxformer.components import Attention, Dense
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.devices.sharding import Devices
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Copy

@@ -27,7 +27,7 @@ from flaxformer.components import (
 from flaxformer.config import ModelConfig
 from flaxformer.core.canonical import canonical
 from flaxformer.core.params import param, path_name, table
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.diagnostics import coordinate_check
 from flaxformer.diagnostics.coordinate import at_width
 from flaxformer.laws.programs import fast_jit

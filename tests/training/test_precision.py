@@ -22,7 +22,7 @@ from flaxformer.components import (
 )
 from flaxformer.config import ModelConfig, recurrent_model
 from flaxformer.core.params import path_name
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.model import apply_with_intermediates
 from flaxformer.tasks import Copy, Digits, ScaledIndex
 from flaxformer.training import Run, Training, start, train_step

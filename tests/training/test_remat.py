@@ -8,7 +8,7 @@ import pytest
 
 from flaxformer.components import Attention, Dense, Elman
 from flaxformer.config import ModelConfig, recurrent_model
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.model.remat import REMATS
 from flaxformer.tasks import Copy
 from flaxformer.training import Run, start

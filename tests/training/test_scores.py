@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE
 
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.tasks import Source
 from flaxformer.training import evaluate, start
 from flaxformer.training.compiled_run import CompiledRun

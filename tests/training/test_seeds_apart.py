@@ -10,7 +10,7 @@ from study.tiny import BASELINE
 from flaxformer.checkpoint.config import classes_within, from_canonical
 from flaxformer.core.canonical import canonical
 from flaxformer.core.params import fold_in_name
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import MaskedTokens, StandardLibrary
 from flaxformer.training import Run, Seeds, start

@@ -12,10 +12,11 @@ from flaxformer.cli.arguments.studies import (
     Status,
     Verify,
 )
-from flaxformer.cli.arguments.tools import Bench, Check, Claims, Completion, Fit, New
+from flaxformer.cli.arguments.tools import Bench, Catalog, Check, Claims, Completion, Fit, New
 
 COMMANDS: dict[str, type] = {
     "new": New,
+    "catalog": Catalog,
     "check": Check,
     "plan": Plan,
     "declare": Declare,

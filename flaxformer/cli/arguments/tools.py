@@ -1,4 +1,4 @@
-"""Arguments of the commands around studies and runs: new, check, fit, claims, bench, completion."""
+"""Arguments of the commands around studies and runs: catalog, new, check, fit, claims, bench, completion."""
 
 import dataclasses
 from pathlib import Path
@@ -15,6 +15,24 @@ from flaxformer.cli.arguments.options import (
     option,
     positional,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Catalog:
+    """List the published mechanisms that a config can name, or show one with its code.
+
+    Examples:
+      flaxformer catalog
+      flaxformer catalog --family attention
+      flaxformer catalog scalable_softmax
+    """
+
+    name: Annotated[
+        str | None, tyro.conf.Positional, positional("NAME", "name of a mechanism's file, to show it", "(default: all)")
+    ] = None
+    family: Annotated[str | None, option("FAMILY", "all", "list the mechanisms of a family, such as attention")] = None
+    json: Annotated[bool, flag("print a JSON object per mechanism, one per line")] = False
+    markdown: Annotated[bool, flag("print the page docs/catalog.md")] = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flaxformer.config import ModelConfig
-from flaxformer.core.struct import REQUIRED, get_at
+from flaxformer.core.paths import get_at
+from flaxformer.core.struct import REQUIRED
 from flaxformer.system.errors import UserError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"

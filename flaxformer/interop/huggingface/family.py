@@ -10,7 +10,7 @@ from flaxformer.components import Classifier, LanguageModel, LearnedPositions, N
 from flaxformer.components.heads import Head
 from flaxformer.config import ModelConfig
 from flaxformer.core.canonical import canonical
-from flaxformer.core.struct import get_at, replace_at
+from flaxformer.core.paths import get_at, replace_at
 from flaxformer.interop.huggingface.attributes import CONFIG, FIXED, IGNORED, WRITTEN_ANEW, Attribute, Attributes
 from flaxformer.interop.tensors import VECTOR, TensorRow, linear
 from flaxformer.interop.widths import with_explicit_widths

@@ -16,7 +16,7 @@ from flaxformer.components import (
     Tokens,
 )
 from flaxformer.config import ModelConfig
-from flaxformer.core.struct import replace_at
+from flaxformer.core.paths import replace_at
 from flaxformer.interop.huggingface.attributes import ACTIVATIONS, Attribute, Attributes, Fields, choice, number, rate
 from flaxformer.interop.huggingface.family import Family
 from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, within

@@ -1,0 +1,138 @@
+"""Index of the catalog: what each file says about its mechanism, read from its text without importing it.
+
+The docstring of a file begins with "Name: one line.", and has the equation and these entries:
+
+    Family: attention
+    Source: Nakanishi 2025, "Scalable-Softmax Is Superior for Attention", arXiv:2501.19399, equation 2.
+    Claim: what the source reports, and at which size.
+    Cost: weights and FLOPs beside the baseline.
+    Verified: the independent implementation to which it is equal.
+"""
+
+import ast
+import dataclasses
+import functools
+import importlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from flaxformer.system.errors import UserError, did_you_mean
+
+FOLDER = Path(__file__).parent
+FAMILIES = (
+    "attention",
+    "positions",
+    "token mixers",
+    "feed-forward",
+    "residuals and depth",
+    "norms",
+    "embeddings and heads",
+    "objectives",
+    "optimizers",
+    "schedules",
+    "initialisation",
+)
+"""Families, in the order in which they are listed."""
+ENTRIES = ("Family", "Source", "Claim", "Cost", "Verified")
+CLASS = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
+CAPITALISED = re.compile(r"\b[A-Z]\w*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+    """A mechanism of the catalog, as its file describes it.
+
+    name: its name, such as "Scalable softmax".
+    summary: one line on what it does.
+    year: year of the source.
+    classes: public classes of the file.
+    """
+
+    module: str
+    name: str
+    summary: str
+    family: str
+    source: str
+    claim: str
+    cost: str
+    verified: str
+    classes: tuple[str, ...]
+
+    @property
+    def year(self) -> int:
+        return int(re.findall(r"\b(?:19|20)\d\d\b", self.source)[0])
+
+    @property
+    def path(self) -> Path:
+        """Path of its file."""
+        return FOLDER / f"{self.module}.py"
+
+
+def read_mechanism(path: Path) -> Mechanism:
+    """Return what a file of the catalog says about its mechanism.
+
+    Raises:
+      ValueError: the docstring lacks an entry.
+    """
+    text = path.read_text()
+    title, *paragraphs = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")
+    name, colon, summary = " ".join(title.split()).partition(": ")
+    entries: dict[str, str] = {}
+    for line in paragraphs[-1].splitlines() if paragraphs else ():
+        label, separator, value = line.partition(": ")
+        if separator and label in ENTRIES:
+            entries[label] = value
+        elif entries:
+            entries[[*entries][-1]] += f" {line.strip()}"
+    if not colon or tuple(entries) != ENTRIES:
+        raise ValueError(f"{path.name}: docstring has {[name, *entries]}; expected 'Name: one line.' and {ENTRIES}")
+    return Mechanism(path.stem, name, summary, *entries.values(), tuple(CLASS.findall(text)))
+
+
+@functools.cache
+def _classes() -> dict[str, str]:
+    """Module of each public class of the catalog."""
+    return {name: path.stem for path in _files() for name in CLASS.findall(path.read_text())}
+
+
+def _files() -> list[Path]:
+    return sorted(path for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "index"))
+
+
+@functools.cache
+def mechanisms() -> Mapping[str, Mechanism]:
+    """Return the mechanisms by the name of their file, family by family."""
+    read = [read_mechanism(path) for path in _files()]
+    ordered = sorted(read, key=lambda mechanism: (FAMILIES.index(mechanism.family), mechanism.name.lower()))
+    return MappingProxyType({mechanism.module: mechanism for mechanism in ordered})
+
+
+def module_of(name: str) -> str | None:
+    """Return the name of the file that defines a class; None if none does."""
+    return _classes().get(name)
+
+
+def import_named(texts: Iterable[str]) -> None:
+    """Import the files of those classes of the catalog that texts name, such as "model.attention=SinkAttention".
+
+    The classes are then valid in overrides and in files of configs, as those of the package are.
+    """
+    for name in {name for text in texts for name in CAPITALISED.findall(text)}:
+        if module := module_of(name):
+            importlib.import_module(f"flaxformer.catalog.{module}")
+
+
+def variants(name: str) -> dict[str, dict[str, object]]:
+    """Return the arms of a mechanism: by label, the changes of a baseline that switch it on, with published settings.
+
+    A class stands for the baseline's component as that class. `Points("attention", {"softmax": {}} | variants(name))`
+    is an axis of a study.
+
+    Raises:
+      UserError: no such mechanism.
+    """
+    if name not in mechanisms():
+        raise UserError(f"mechanism is '{name}'{did_you_mean(name, list(mechanisms()))}")
+    return dict(importlib.import_module(f"flaxformer.catalog.{name}").VARIANTS)

@@ -1,0 +1,107 @@
+"""Values at dotted paths of a config: read, replaced together, and components replaced by those of another class."""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+from flaxformer.core.struct import REQUIRED, Config, ConfigT
+from flaxformer.system.errors import UserError, did_you_mean, shown
+
+
+def get_at(config: Config, path: str) -> Any:
+    """Return the value at a dotted path.
+
+    Raises:
+      UserError: the path names no field.
+    """
+    value: Any = config
+    for name in path.split("."):
+        check_field(value, name, path)
+        value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
+    return value
+
+
+def replace_at(config: ConfigT, changes: Mapping[str, object], within: str = "") -> ConfigT:
+    """Return the config with the values at dotted paths replaced together; the result is checked again.
+
+    A class in place of a config replaces the class alone: {"model.attention": SigmoidAttention} keeps the fields that
+    both classes have (see `as_kind`).
+
+    Raises:
+      UserError: a path names no field, or the result is not a valid config; it quotes the path after `within`, the
+        path of the config itself with a dot.
+    """
+    return cast(ConfigT, _replace_within(config, changes, within))
+
+
+def _replace_within(node: object, changes: Mapping[str, object], within: str) -> object:
+    """Replace values below a config, or below a tuple of configs, whose own path is `within`."""
+    nested: dict[str, dict[str, object]] = {}
+    values: dict[str, object] = {}
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        check_field(node, name, within + path)
+        if rest:
+            nested.setdefault(name, {})[rest] = value
+        else:
+            values[name] = value
+    for name, below in nested.items():
+        old = node[int(name)] if isinstance(node, tuple) else getattr(node, name)
+        values[name] = _replace_within(_changed(old, values.get(name, old), within + name), below, f"{within}{name}.")
+    if isinstance(node, tuple):
+        items = enumerate(node)
+        return tuple(_changed(old, values.get(str(i), old), f"{within}{i}") for i, old in items)
+    changed = {name: _changed(getattr(node, name), value, within + name) for name, value in values.items()}
+    return cast(Config, node).replace(**changed)
+
+
+def _changed(old: object, new: object, path: str) -> object:
+    """Return the new value of a field; a config class stands for the old config as that class."""
+    return as_kind(old, new, path) if isinstance(new, type) and issubclass(new, Config) else new
+
+
+def as_kind(config: object, kind: type[ConfigT], path: str) -> ConfigT:
+    """Return a config of class `kind` with the values of those fields that `config` has too, and other defaults.
+
+    Args:
+      config: the config.
+      kind: the class.
+      path: path of the config, for the message.
+
+    Raises:
+      UserError: `kind` has a required field that `config` does not have.
+    """
+    old = {field.name for field in dataclasses.fields(config)} if isinstance(config, Config) else set()
+    shared = [field.name for field in dataclasses.fields(kind) if field.name in old]
+    check_required(kind, shared, path, kind.__name__)
+    return kind(**{name: getattr(config, name) for name in shared})
+
+
+def check_required(kind: type[Config], names: Collection[str], path: str, text: str) -> None:
+    """Check that `names` has every required field of a class.
+
+    Raises:
+      UserError: it does not; the message quotes the path and the `text` of its value.
+    """
+    is_required = {field.name: field.default is field.default_factory is REQUIRED for field in dataclasses.fields(kind)}
+    required = [name for name in is_required if is_required[name]]
+    if missing := [name for name in required if name not in names]:
+        fields = ", ".join(f"{name}=..." for name in required)
+        raise UserError(f"{path} is '{text}', without {', '.join(missing)}; expected {kind.__name__}({fields})")
+
+
+def check_field(config: object, name: str, path: str) -> None:
+    """Check that a config has the field `name`, or that a tuple of configs has the item of that number.
+
+    Raises:
+      UserError: it does not; the message quotes the whole `path`.
+    """
+    if isinstance(config, tuple):
+        if not name.isdigit() or int(name) >= len(config):
+            raise UserError(f"'{path}': '{name}' is not an item; expected a number from 0 to {len(config) - 1}")
+        return
+    if not isinstance(config, Config):
+        raise UserError(f"'{path}': {shown(config)} has no fields")
+    names = [field.name for field in dataclasses.fields(config)]
+    if name not in names:
+        raise UserError(f"'{path}': {type(config).__name__} has no field '{name}'{did_you_mean(name, names)}")
