@@ -1,10 +1,11 @@
 """Values at dotted paths of a config: read, replaced together, and components replaced by those of another class."""
 
 import dataclasses
+import types
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from flaxformer.core.struct import REQUIRED, Config, ConfigT
+from flaxformer.core.struct import REQUIRED, Config, ConfigT, alternatives, type_hints
 from flaxformer.system.errors import UserError, did_you_mean, shown
 
 
@@ -63,6 +64,8 @@ def _changed(old: object, new: object, path: str) -> object:
 def as_kind(config: object, kind: type[ConfigT], path: str) -> ConfigT:
     """Return a config of class `kind` with the values of those fields that `config` has too, and other defaults.
 
+    A None that the field of `kind` does not accept is left at its default.
+
     Args:
       config: the config.
       kind: the class.
@@ -71,10 +74,16 @@ def as_kind(config: object, kind: type[ConfigT], path: str) -> ConfigT:
     Raises:
       UserError: `kind` has a required field that `config` does not have.
     """
-    old = {field.name for field in dataclasses.fields(config)} if isinstance(config, Config) else set()
-    shared = [field.name for field in dataclasses.fields(kind) if field.name in old]
+    fields = dataclasses.fields(config) if isinstance(config, Config) else ()
+    old = {field.name: getattr(config, field.name) for field in fields}
+    names = [field.name for field in dataclasses.fields(kind) if field.name in old]
+    shared = {name: old[name] for name in names if old[name] is not None or _accepts_none(kind, name)}
     check_required(kind, shared, path, kind.__name__)
-    return kind(**{name: getattr(config, name) for name in shared})
+    return kind(**shared)
+
+
+def _accepts_none(kind: type[Config], name: str) -> bool:
+    return types.NoneType in alternatives(type_hints(kind)[name])
 
 
 def check_required(kind: type[Config], names: Collection[str], path: str, text: str) -> None:

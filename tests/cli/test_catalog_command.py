@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer import Attention, Axis, Dense, ModelConfig, Run, StandardLibrary, Training
-from flaxformer.catalog import ScalableSoftmax, import_named, mechanisms
+from flaxformer.catalog import GatedLinearAttention, ScalableSoftmax, import_named, mechanisms
 from flaxformer.checkpoint import read_config, write_config
 from flaxformer.cli import main
 from flaxformer.core.overrides import override
@@ -47,6 +47,8 @@ def test_a_class_keeps_the_fields_that_both_have():
     assert as_kind(RUN.model.attention, ScalableSoftmax, "") == expected
     assert override(RUN, ["model.attention=ScalableSoftmax"]).model.attention == expected
     assert override(RUN, ["model.attention=ScalableSoftmax(heads=2)"]).model.attention == ScalableSoftmax(heads=2)
+    gated = as_kind(RUN.model.attention, GatedLinearAttention, "")  # whose d_value cannot be None
+    assert gated == GatedLinearAttention(heads=8)
     changes = {"model.attention": ScalableSoftmax, "model.attention.window": 3}
     assert replace_at(RUN, changes).model.attention == expected.replace(window=3)
     axis = Axis("model.attention", {"softmax": Attention, "scalable": ScalableSoftmax})

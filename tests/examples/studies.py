@@ -1,4 +1,4 @@
-"""The studies of `examples/components`, their classes, and their models at a size at which formulas are compared."""
+"""The studies of components, their classes, and their models at a size at which formulas are compared."""
 
 import functools
 import sys
@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer import catalog
 from flaxformer.model import init
 from flaxformer.study.load import load_study
 
-FOLDER = Path(__file__).parents[2] / "examples" / "components"
+ROOT = Path(__file__).parents[2]
+FILES = {path.stem: path for folder in ("examples", "experiments") for path in ROOT.glob(f"{folder}/components/*.py")}
 MODELS = {
     "attention_sinks": "attention=sink",
     "contextual_positions": "positions=contextual",
@@ -30,17 +32,19 @@ MODELS = {
     "value_residual": "share=half",
 }
 """The arm of each study that has the component in its model."""
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+NAMES = sorted(FILES)
 VOCABULARY = 13
 
 
 @functools.cache
 def study_of(name):
-    return load_study(FOLDER / f"{name}.py")
+    return load_study(FILES[name])
 
 
 def class_of(name, kind):
-    """A class that a study's file defines."""
+    """A class of the catalog, or one that a study's file defines."""
+    if hasattr(catalog, kind):
+        return getattr(catalog, kind)
     study_of(name)
     [module] = [own for key, own in sys.modules.items() if key.startswith(f"{name}@")]
     return getattr(module, kind)

@@ -3,31 +3,13 @@
 Claims: sigmoid attention reaches the loss of softmax attention up to 0.05 nats; and a lower loss with −log S added to
 the logits than without it, where S is the number of keys that a query may attend to.
 Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", sections 3 and 5.
-Command: flaxformer run examples/components/sigmoid_attention.py
+Command: flaxformer run experiments/components/sigmoid_attention.py
 Cost: 15 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: both claims supported. Without −log S, the sum of a query's weights begins at S / 2 instead of about 1.
 """
 
-from typing import Any
-
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
-
-from flaxformer import AdamW, Attention, Axis, Claim, Dense, ModelConfig, Run, StandardLibrary, Study, Training, leaf
-
-
-class SigmoidAttention(Attention):
-    """Y = Concat_h(σ(Q_h K_hᵀ · scale − length_bias · log S) V_h) W_O for a query that may attend to S keys."""
-
-    length_bias: float = leaf(1.0)
-
-    def normalize(
-        self, weights: Any, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*batch N T S"]
-    ) -> Float[Array, "*batch N T S"]:
-        keys = jnp.maximum(mask.sum(-1, keepdims=True), 1)
-        return jnp.where(mask, jax.nn.sigmoid(logits - self.length_bias * jnp.log(keys)), 0)
-
+from flaxformer import AdamW, Attention, Axis, Claim, Dense, ModelConfig, Run, StandardLibrary, Study, Training
+from flaxformer.catalog import SigmoidAttention
 
 study = Study(
     name="sigmoid_attention",

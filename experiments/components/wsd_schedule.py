@@ -2,13 +2,10 @@
 
 Claims: WSD reaches a lower loss than a constant rate, and the loss of a cosine up to 0.03 nats.
 Source: Hu et al. 2024, "MiniCPM", section 4; the form of the decay, 1 − √, from Hägele et al. 2024.
-Command: flaxformer run examples/components/wsd_schedule.py
+Command: flaxformer run experiments/components/wsd_schedule.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
 Expected: both claims supported.
 """
-
-import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from flaxformer import (
     AdamW,
@@ -20,23 +17,11 @@ from flaxformer import (
     Dense,
     ModelConfig,
     Run,
-    Schedule,
     StandardLibrary,
     Study,
     Training,
-    leaf,
 )
-
-
-class WarmupStableDecay(Schedule):
-    """Peak rate until the last `share` of the steps, in which it falls as 1 − √(elapsed fraction of the decay)."""
-
-    share: float = leaf(0.2, above=0, at_most=1)
-
-    def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
-        elapsed = jnp.clip((progress - (1 - self.share)) / self.share, 0, 1)
-        return 1 - jnp.sqrt(elapsed)
-
+from flaxformer.catalog import WarmupStableDecay
 
 study = Study(
     name="wsd_schedule",

@@ -1,34 +1,27 @@
 """Gated delta rule: linear attention that replaces the value stored for a key, instead of adding to it.
 
-Claim: on associative recall after a short convolution, the delta rule reaches a lower loss than additive writes.
-Source: Yang et al. 2025, "Gated Delta Networks: Improving Mamba2 with Delta Rule", section 3 and table 2.
-Command: flaxformer run examples/components/gated_delta_rule.py
-Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
-Expected: the claim supported. With additive writes, a query reads the sum of the values of similar keys.
+    S_t = α_t S_{t−1} + k_tᵀ β_t (v_t − α_t k_t S_{t−1}), y_t = q_t S_t
+
+Family: token mixers
+Source: Yang et al. 2025, "Gated Delta Networks: Improving Mamba2 with Delta Rule", arXiv:2412.06464, sections 3
+and 3.3.
+Claim: better language modelling, retrieval and length extrapolation than Mamba2 and DeltaNet at 1.3B weights.
+Cost: a state of heads · d_key · d_value numbers; all pairs of tokens within a sequence.
+Verified: the recurrence, token by token, in NumPy.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.lax.linalg import triangular_solve
 from jaxtyping import Array, Float
-from short_convolution import ShortConvolution  # from the file beside this one
 
 from flaxformer import (
-    AdamW,
-    AssociativeRecall,
-    Axis,
-    Block,
-    Claim,
     Context,
-    Dense,
-    ModelConfig,
     Parameters,
-    Run,
-    Study,
     TokenMixer,
-    Training,
     leaf,
     param,
     static,
@@ -105,17 +98,7 @@ def normalize_length(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
     return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-6)
 
 
-BLOCKS = (Block(attention=ShortConvolution()), Block(attention=GatedDeltaRule()))
-study = Study(
-    name="gated_delta_rule",
-    question="Is the delta rule better at recall than additive writes?",
-    baseline=Run(
-        model=ModelConfig(vocabulary=64, layers=2, d_model=64, pattern=BLOCKS, feed_forward=Dense(d_ff=128)),
-        task=AssociativeRecall(pairs=12, queries=8, keys=32, values=32, batch_size=32),
-        optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
-        training=Training(steps=300, evaluate_every=100),
-    ),
-    axes=[Axis("model.pattern.1.attention.delta", {"additive": False, "delta": True}, name="write")],
-    claims=[Claim("the delta rule lowers the loss", lower={"write": "delta"}, than={"write": "additive"})],
-    caveats=["One small model, one learning rate, and a task that does not need forgetting."],
-)
+VARIANTS: Mapping[str, Mapping[str, object]] = {
+    "gated delta rule": {"model.attention": GatedDeltaRule},
+    "gated linear writes": {"model.attention": GatedDeltaRule, "model.attention.delta": False},
+}

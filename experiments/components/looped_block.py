@@ -3,7 +3,7 @@
 Claims: a block that is applied four times reaches a lower loss than the same block applied once, and four blocks with
 weights of their own a lower one still.
 Source: Dehghani et al. 2019 (Universal Transformers); Lan et al. 2020 (ALBERT, section 3.1); Saunshi et al. 2025.
-Command: flaxformer run examples/components/looped_block.py
+Command: flaxformer run experiments/components/looped_block.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
 Expected: both claims supported.
 """

@@ -3,7 +3,7 @@
 Claims: on associative recall, a pattern of three local layers and a global one reaches a lower loss than local layers
 alone, and the loss of global layers alone up to 0.1 nats.
 Source: Gemma Team 2025 (Gemma 3 technical report, section 2: five local layers per global one); Beltagy et al. 2020.
-Command: flaxformer run examples/components/local_global.py
+Command: flaxformer run experiments/components/local_global.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
 Expected: both claims supported. A value follows its key, so that a local layer can combine them, and the global layer
 finds the pair; four local layers read only 4 · (3 − 1) = 8 tokens back, of up to 14.

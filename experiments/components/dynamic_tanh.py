@@ -2,51 +2,25 @@
 
 Claim: a model with DyT reaches the loss of one with LayerNorm up to 0.05 nats.
 Source: Zhu et al. 2025, "Transformers without Normalization", section 4.
-Command: flaxformer run examples/components/dynamic_tanh.py
+Command: flaxformer run experiments/components/dynamic_tanh.py
 Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported, or inconclusive if the standard error is as large as the margin.
 """
-
-import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from flaxformer import (
     AdamW,
     Attention,
     Axis,
     Claim,
-    Context,
     Dense,
     LayerNorm,
     ModelConfig,
-    Norm,
-    Parameters,
     Run,
     StandardLibrary,
     Study,
     Training,
-    leaf,
-    param,
 )
-
-
-class DynamicTanh(Norm):
-    """DyT(x) = γ ⊙ tanh(α x) + β with a learned scalar α, initially `initial`, and learned vectors γ and β."""
-
-    class Weights(Parameters):
-        """α is `slope`, γ is `gain` and β is `bias`."""
-
-        slope: Float[Array, ""] = param(value="initial", decay=False)
-        gain: Float[Array, "d_norm"] = param(init="ones", decay=False)
-        bias: Float[Array, "d_norm"] = param(init="zeros", decay=False)
-
-    initial: float = leaf(0.5, above=0)
-
-    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
-        row = (1,) * (x.ndim - 1) + (-1,)
-        y = weights.gain.reshape(row) * jnp.tanh(weights.slope * x) + weights.bias.reshape(row)
-        return y.astype(x.dtype)
-
+from flaxformer.catalog import DynamicTanh
 
 study = Study(
     name="dynamic_tanh",

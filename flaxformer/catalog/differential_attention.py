@@ -1,10 +1,14 @@
 """Differential attention: each head subtracts one softmax map from another, so that their common part cancels.
 
-Claim: on associative recall, differential attention reaches a lower loss than softmax attention with the same matrices.
-Source: Ye et al. 2024, "Differential Transformer", section 2.1, and section 3.4 (retrieval of key information).
-Command: flaxformer run examples/components/differential_attention.py
-Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
-Expected: the claim supported.
+    (softmax(Q_1 K_1ᵀ · scale) − λ softmax(Q_2 K_2ᵀ · scale)) [V_1 V_2], normalised, times 1 − λ_init
+
+Family: attention
+Source: Ye et al. 2024, "Differential Transformer", arXiv:2410.05258, section 2.1 (with one initial λ for all
+layers, section 3.8).
+Claim: the loss of a softmax Transformer with 65% of its size or training tokens; better retrieval of key
+information.
+Cost: 4 d_head weights per layer; attention weights of all pairs are computed without a fused kernel.
+Verified: the difference of two softmax maps and its norm, in NumPy.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,16 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from flaxformer import (
-    AdamW,
-    AssociativeRecall,
     Attention,
-    Axis,
-    Claim,
-    Dense,
-    ModelConfig,
-    Run,
-    Study,
-    Training,
     leaf,
     param,
 )
@@ -69,22 +64,4 @@ class DifferentialAttention(Attention):
         return y.astype(value.dtype).reshape(*y.shape[:-2], 2 * y.shape[-2], y.shape[-1] // 2)
 
 
-study = Study(
-    name="differential_attention",
-    question="Is differential attention better at retrieval than softmax attention with the same matrices?",
-    baseline=Run(
-        model=ModelConfig(vocabulary=16, layers=2, d_model=64, feed_forward=Dense(d_ff=128)),
-        task=AssociativeRecall(pairs=4, queries=4, keys=8, values=8, batch_size=32),
-        optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
-        training=Training(steps=500, evaluate_every=100),
-    ),
-    axes=[Axis("model.attention", {"softmax": Attention(heads=4), "differential": DifferentialAttention(heads=4)})],
-    claims=[
-        Claim(
-            "differential attention reaches a lower loss than softmax attention",
-            lower={"attention": "differential"},
-            than={"attention": "softmax"},
-        )
-    ],
-    caveats=["One small model, one learning rate, and one task of 15 tokens: the paper's contexts are far longer."],
-)
+VARIANTS: Mapping[str, Mapping[str, object]] = {"differential": {"model.attention": DifferentialAttention}}

@@ -1,12 +1,17 @@
 """Contextual positions (CoPE): the distance of a key is a sum of gates that depend on the query.
 
-Claim: on source code, contextual positions reach a lower loss than learned absolute ones.
-Source: Golovneva et al. 2024, "Contextual Position Encoding: Learning to Count What's Important".
-Command: flaxformer run examples/components/contextual_positions.py
-Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
-Expected: the claim supported, as in the paper's table of perplexities on code.
+    logits[t, s] += q_t · e[p_ts], p_ts = Σ_{s ≤ r ≤ t} σ(q_t · k_r / √d), e interpolated between integers
+
+Family: positions
+Source: Golovneva et al. 2024, "Contextual Position Encoding: Learning to Count What's Important",
+arXiv:2405.18719.
+Claim: lower perplexity than absolute and relative positions on code and WikiText-103; counting and selective
+copying are learned.
+Cost: a table of d_head numbers per position; the logits of all pairs are computed twice.
+Verified: a loop over queries and keys in NumPy, with `np.interp`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,19 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer import (
-    AdamW,
-    Attention,
-    Axis,
-    Claim,
-    Dense,
-    LearnedPositions,
-    ModelConfig,
     Parameters,
     Positions,
-    Run,
-    StandardLibrary,
-    Study,
-    Training,
     param,
     static,
 )
@@ -71,28 +65,4 @@ class ContextualPositions(Positions):
         return lower + (position - below) * (upper - lower)
 
 
-study = Study(
-    name="contextual_positions",
-    question="Do contextual positions help a model of source code?",
-    baseline=Run(
-        model=ModelConfig(
-            layers=3,
-            d_model=64,
-            attention=Attention(heads=4),
-            feed_forward=Dense(d_ff=128),
-            positions=LearnedPositions(max_length=32),
-        ),
-        task=StandardLibrary(length=32, batch_size=16),
-        optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
-        training=Training(steps=300, evaluate_every=100),
-    ),
-    axes=[Axis("model.positions", {"absolute": LearnedPositions(max_length=32), "contextual": ContextualPositions()})],
-    claims=[
-        Claim(
-            "contextual positions reach a lower loss than absolute ones",
-            lower={"positions": "contextual"},
-            than={"positions": "absolute"},
-        ),
-    ],
-    caveats=["In the paper, each layer has vectors of its own; here all layers share one position scheme."],
-)
+VARIANTS: Mapping[str, Mapping[str, object]] = {"contextual": {"model.positions": ContextualPositions}}

@@ -5,7 +5,7 @@ sequence.
 Claim: with a sink, a smaller share of the attention to tokens goes to the first token.
 Source: Miller 2023, "Attention Is Off By One" (a fixed sink of 0); OpenAI 2025, gpt-oss (a learned one per head); Gu et
 al. 2024, "When Attention Sink Emerges in Language Models" (attention to the first token).
-Command: flaxformer run examples/components/attention_sinks.py
+Command: flaxformer run experiments/components/attention_sinks.py
 Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported, with a small difference: attention to the first token grows late in training.
 """
@@ -13,7 +13,7 @@ Expected: the claim supported, with a small difference: attention to the first t
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array
 
 from flaxformer import (
     AdamW,
@@ -26,29 +26,9 @@ from flaxformer import (
     StandardLibrary,
     Study,
     Training,
-    leaf,
     model,
-    param,
 )
-
-
-class SinkAttention(Attention):
-    """Attention with the weights A[t, s] = e^Z[t, s] / (e^sink + Σ_r e^Z[t, r]), and a learned sink per head."""
-
-    class Weights(Attention.Weights):
-        """Weights of `Attention`, and one sink per head."""
-
-        sink: Float[Array, "heads"] = param(value="initial_sink", decay=False)
-
-    initial_sink: float = leaf(0.0)
-
-    def normalize(
-        self, weights: Weights, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*batch N T S"]
-    ) -> Float[Array, "*batch N T S"]:
-        sink = jnp.broadcast_to(weights.sink[:, None, None], (*logits.shape[:-1], 1))
-        logits = jnp.concatenate([logits, sink], axis=-1)
-        mask = jnp.concatenate([mask, jnp.ones(sink.shape, bool)], axis=-1)
-        return super().normalize(weights, logits, mask)[..., :-1]
+from flaxformer.catalog import SinkAttention
 
 
 def measure(params: Any, run: Run) -> dict[str, Array]:

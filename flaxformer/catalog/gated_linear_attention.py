@@ -1,12 +1,17 @@
 """Gated linear attention: a state of one matrix per head, with a decay that depends on the token.
 
-Claim: with the decay, linear attention reaches a lower loss than without it.
-Source: Yang et al. 2024, "Gated Linear Attention Transformers with Hardware-Efficient Training", sections 4 and 5.
-Command: flaxformer run examples/components/gated_linear_attention.py
-Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
-Expected: the claim supported; softmax attention (not part of the claim) better than both.
+    S_t = diag(α_t) S_{t−1} + k_tᵀ v_t, y_t = q_t S_t, α_t = σ(x_t W_α + b_α)^(1/temperature)
+
+Family: token mixers
+Source: Yang et al. 2024, "Gated Linear Attention Transformers with Hardware-Efficient Training",
+arXiv:2312.06635, sections 4 and 5.
+Claim: competitive with Transformers of the LLaMA form and with RetNet and Mamba at up to 1.3B weights;
+extrapolation from 2K to over 20K tokens.
+Cost: a state of heads · d_key · d_value numbers; an associative scan over the states of all tokens.
+Verified: the recurrence, token by token, in NumPy.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -14,19 +19,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flaxformer import (
-    AdamW,
-    Attention,
-    Axis,
-    Claim,
     Context,
-    Dense,
-    ModelConfig,
     Parameters,
-    Run,
-    StandardLibrary,
-    Study,
     TokenMixer,
-    Training,
     leaf,
     param,
     static,
@@ -93,21 +88,7 @@ class GatedLinearAttention(TokenMixer):
         return linear(y, weights.out, contract=2), states[..., -1, :, :, :]
 
 
-MIXERS = {
-    "softmax": Attention(heads=4),
-    "linear": GatedLinearAttention(temperature=None),
-    "gated linear": GatedLinearAttention(),
+VARIANTS: Mapping[str, Mapping[str, object]] = {
+    "gated linear": {"model.attention": GatedLinearAttention},
+    "linear": {"model.attention": GatedLinearAttention, "model.attention.temperature": None},
 }
-study = Study(
-    name="gated_linear_attention",
-    question="Does a decay that depends on the token improve linear attention?",
-    baseline=Run(
-        model=ModelConfig(layers=2, d_model=64, attention=MIXERS["softmax"], feed_forward=Dense(d_ff=128)),
-        task=StandardLibrary(length=64, batch_size=16),
-        optimizer=AdamW(learning_rate=3e-3, warmup_steps=50),
-        training=Training(steps=200, evaluate_every=100),
-    ),
-    axes=[Axis("model.attention", MIXERS, name="mixer")],
-    claims=[Claim("the decay lowers the loss", lower={"mixer": "gated linear"}, than={"mixer": "linear"})],
-    caveats=["One small model, one learning rate, 200 steps and 64 bytes of context."],
-)
