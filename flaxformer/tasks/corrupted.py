@@ -42,8 +42,8 @@ class Corrupted(Task):
 
     def problems(self) -> Iterator[str]:
         for field in dataclasses.fields(Task):
-            if (found := getattr(self.text, field.name)) != field.default:
-                yield f"text.{field.name} is {found}; set {type(self).__name__}.{field.name} instead"
+            if (setting := getattr(self.text, field.name)) != field.default:
+                yield f"text.{field.name} is {setting}; set {type(self).__name__}.{field.name} instead"
 
     def load(self) -> "CorruptedSource":
         return CorruptedSource(self.sized_text.load(), self)
@@ -147,8 +147,10 @@ class MaskedTokens(Corrupted):
         place_key, kind_key, token_key = jax.random.split(key, 3)
         chosen = _random_places(place_key, window.size, self.chosen)
         kind = jax.random.uniform(kind_key, window.shape)
-        others = jax.random.randint(token_key, window.shape, 0, self.text.vocabulary)
-        read = jnp.where(kind < self.masked, self.mask, jnp.where(kind < self.masked + self.random, others, window))
+        random_tokens = jax.random.randint(token_key, window.shape, 0, self.text.vocabulary)
+        read = jnp.where(
+            kind < self.masked, self.mask, jnp.where(kind < self.masked + self.random, random_tokens, window)
+        )
         return Batch(inputs=jnp.where(chosen, read, window), targets=window, weights=chosen.astype(jnp.float32))
 
     def references(self) -> dict[str, float]:
@@ -157,13 +159,13 @@ class MaskedTokens(Corrupted):
         If the previous token is hidden or outside of the window, the bigram model uses the unigram probability. A
         trained model also reads the tokens after a place, and may be better than both.
         """
-        found = jax.device_get(self.load().evaluation())
-        scored, before = found.weights > 0, np.roll(found.targets, 1, -1)
+        evaluation = jax.device_get(self.load().evaluation())
+        scored, before = evaluation.weights > 0, np.roll(evaluation.targets, 1, -1)
         is_visible = ~np.roll(scored, 1, -1)
         is_visible[..., 0] = False
-        if found.segments is not None:
-            is_visible[..., 1:] &= found.segments[..., 1:] == found.segments[..., :-1]
-        unigram, bigram = self._count_model_losses(before[scored], found.targets[scored])
+        if evaluation.segments is not None:
+            is_visible[..., 1:] &= evaluation.segments[..., 1:] == evaluation.segments[..., :-1]
+        unigram, bigram = self._count_model_losses(before[scored], evaluation.targets[scored])
         return {
             "unigram": float(unigram.mean()),
             "bigram": float(np.where(is_visible[scored], bigram, unigram).mean()),
@@ -248,8 +250,8 @@ class SpanCorruption(Corrupted):
 
         The bigram model reads the previous token of the window. Sentinels and the end count with loss 0.
         """
-        found = jax.device_get(self.load().evaluation())
-        targets, source = (leaf.reshape(-1, leaf.shape[-1]) for leaf in (found.targets, found.source))
+        evaluation = jax.device_get(self.load().evaluation())
+        targets, source = (leaf.reshape(-1, leaf.shape[-1]) for leaf in (evaluation.targets, evaluation.source))
         before = np.concatenate([targets[:, -1:], targets[:, :-1]], 1)
         row, place = np.nonzero(before > self.end)  # after a sentinel: the token before that sentinel in the source
         before[row, place] = source[row, np.argmax(source[row] == before[row, place][:, None], 1) - 1]
