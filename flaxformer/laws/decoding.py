@@ -56,21 +56,21 @@ def _check_prompt(subject: Subject) -> Iterator[Finding]:
     expected = np.asarray(subject.output(inputs, **NO_MASKS | source | {"prefix": prefix}))[:1]
     capacity = _capacity(config, length)
 
-    def read(params: Transformer, config: ModelConfig, prompt: Array, given: PrefixInputs) -> tuple[Cache, Array]:
-        return read_prompt(params, config, prompt, jnp.ones(prompt.shape, bool), given, capacity)
+    def read(params: Transformer, config: ModelConfig, prompt: Array, source: PrefixInputs) -> tuple[Cache, Array]:
+        return read_prompt(params, config, prompt, jnp.ones(prompt.shape, bool), source, capacity)
 
-    given = cast(PrefixInputs, {name: x[:1] for name, x in source.items()})
-    cache, logits = fast_jit(read)(params, config, jnp.asarray(inputs[:1, :first]), given)
+    prefix_inputs = cast(PrefixInputs, {name: x[:1] for name, x in source.items()})
+    cache, logits = fast_jit(read)(params, config, jnp.asarray(inputs[:1, :first]), prefix_inputs)
     what = f"outputs for the last token of a prompt of {first} and of the whole sequence"
     yield compare(expected[:, first - 1], logits, what, subject.tolerance)
     start = first
     while start < length:
         size = CHUNK if start == first + 1 and start + CHUNK <= length else 1
         here, last = slice(start, start + size), start + size - 1
-        found, cache = _extend(params, config, inputs[:1, here], cache, None)
+        output, cache = _extend(params, config, inputs[:1, here], cache, None)
         tokens = f"token {start}" if size == 1 else f"tokens {start} to {last}, read at once,"
         what = f"outputs for {tokens} by decoding and of the whole sequence"
-        yield compare(expected[:, here], found, what, subject.tolerance)
+        yield compare(expected[:, here], output, what, subject.tolerance)
         start += size
 
 
@@ -88,19 +88,19 @@ def _check_chunks(subject: Subject) -> Iterator[Finding]:
     real = np.arange(length) < valid.sum(-1, keepdims=True)
     source = subject.source_of(subject.long_batch)
     expected = np.asarray(subject.output(compressed, **NO_MASKS | source | {"valid": real}))
-    found = np.zeros_like(expected)
+    outputs = np.zeros_like(expected)
     cache, start = model.new_cache(scanned, subject.config, (rows,), _capacity(subject.config, length), **source), 0
     while start < length:
         size = CHUNK if start % (CHUNK + 2) == 0 and start + CHUNK <= length else 1
         here = slice(start, start + size)
         output, cache = _extend(scanned, subject.config, inputs[:, here], cache, jnp.asarray(valid[:, here]))
-        found[:, here] = np.asarray(output)
+        outputs[:, here] = np.asarray(output)
         start += size
     for row in range(rows):
         count = int(valid[row].sum())
         how = "" if isinstance(scanned.blocks, tuple) else ", with scanned layers,"
         what = f"outputs by decoding a sequence with padding{how} and of its {count} tokens alone"
-        yield compare(expected[row, :count], found[row, valid[row]], what, subject.tolerance)
+        yield compare(expected[row, :count], outputs[row, valid[row]], what, subject.tolerance)
 
 
 def _padding(rows: int, length: int) -> Bool[np.ndarray, "rows T"]:

@@ -55,8 +55,8 @@ def repetition(subject: Subject) -> Finding:
     return OK
 
 
-def _largest_difference(one: PyTree, two: PyTree) -> float:
-    return max(difference(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+def _largest_difference(first: PyTree, second: PyTree) -> float:
+    return max(difference(a, b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
 
 
 @law(
@@ -76,18 +76,18 @@ def layout(subject: Subject) -> Finding:
             return not_applicable("the layers cannot be scanned")
         twice = subject.given_run.replace(model=config.replace(layers=2 * config.layers))
         return layout.check(Subject(twice, subject.seed))
-    one, two = subject.output(), subject.output(params=scanned)
-    found = compare(one, two, "outputs of unrolled and scanned layers", subject.tolerance)
-    if found.is_violated:
-        return locate(found, subject, {}, {"params": scanned})
+    unrolled_output, scanned_output = subject.output(), subject.output(params=scanned)
+    finding = compare(unrolled_output, scanned_output, "outputs of unrolled and scanned layers", subject.tolerance)
+    if finding.is_violated:
+        return locate(finding, subject, {}, {"params": scanned})
     training = {"key": random_key()}
     again = subject.run.replace(training=subject.run.training.replace(remat="block"))
     value, gradient = subject.loss_and_gradient
     other, other_gradient = loss_and_gradient(scanned, again, subject.batch, random_key())
     what = "training losses of unrolled layers, and of scanned ones with remat,"
-    found = compare(value, other, what, subject.tolerance)
-    if found.is_violated:
-        return locate(found, subject, training, {"params": scanned} | training)
+    finding = compare(value, other, what, subject.tolerance)
+    if finding.is_violated:
+        return locate(finding, subject, training, {"params": scanned} | training)
     what = "gradients of unrolled layers, and of scanned ones with remat,"
     return compare_trees(with_layout(gradient, "scanned"), other_gradient, what, 10 * subject.tolerance)
 
@@ -99,11 +99,11 @@ def layout(subject: Subject) -> Finding:
 )
 def compilation(subject: Subject) -> Finding:
     """Compare the outputs with `jit` and all optimizations to those without `jit`."""
-    weights, inputs, given = jax.tree.map(jnp.asarray, (subject.params, subject.batch.inputs, subject.given))
+    weights, inputs, arguments = jax.tree.map(jnp.asarray, (subject.params, subject.batch.inputs, subject.given))
     with jax.disable_jit():
-        eager = forward_pass(weights, subject.config, inputs, given)
-    found = np.asarray(subject.compiled(subject.params, subject.batch.inputs, subject.given))
-    result = compare(eager, found, "outputs without and with jit", subject.tolerance)
+        eager = forward_pass(weights, subject.config, inputs, arguments)
+    output = np.asarray(subject.compiled(subject.params, subject.batch.inputs, subject.given))
+    result = compare(eager, output, "outputs without and with jit", subject.tolerance)
     return locate(result, subject, {"eager": True}, {})
 
 
@@ -122,13 +122,13 @@ def group(subject: Subject) -> Finding:
         stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *runs)
         many = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
         metrics, outputs = fast_jit(jax.vmap(one_step, in_axes=(0, 0, None)))(many, stacked, batch)
-    for number, (own, output) in enumerate(alone):
+    for number, (trial_metrics, output) in enumerate(alone):
         for name in ("loss", "gradient_norm"):
             what = f"{name.replace('_', ' ')} of trial {number} alone and in a group of two"
-            found = compare(own[name], metrics[name][number], what)
-            if found.is_violated:
-                return found
-        found = compare(to_float32(output), outputs[number], f"outputs of trial {number} alone and in a group of two")
-        if found.is_violated:
-            return found
+            finding = compare(trial_metrics[name], metrics[name][number], what)
+            if finding.is_violated:
+                return finding
+        finding = compare(to_float32(output), outputs[number], f"outputs of trial {number} alone and in a group of two")
+        if finding.is_violated:
+            return finding
     return OK

@@ -53,7 +53,7 @@ def fields(subject: Subject) -> Finding:
 
 def _note_on_positions(config: ModelConfig, idle: Collection[str]) -> str:
     """Return advice for a position scheme that no token mixer reads; an empty text if one may read it."""
-    mixers = {type(own.attention).__name__: own.attention for own in config.block_configs}
+    mixers = {type(block.attention).__name__: block.attention for block in config.block_configs}
     is_unread = any(path.startswith("model.positions.") for path in idle) and bool(mixers)
     if not is_unread or any(isinstance(mixer, Attention) for mixer in mixers.values()):
         return ""
@@ -95,24 +95,24 @@ def _number_matters(subject: Subject, path: str, before: Results) -> bool:
     return not has_valid
 
 
-def _differs(one: PyTree, two: PyTree) -> bool:
-    return any(difference(a, b) > 0 for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+def _differs(first: PyTree, second: PyTree) -> bool:
+    return any(difference(a, b) > 0 for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
 
 
 def _other_numbers(value: float) -> list[float]:
     """Return other values of a number, near and far from it."""
     if isinstance(value, int):
-        found: list[float] = [value + 1, value - 1, 1, 2, value // 2, 3, 5]
+        candidates: list[float] = [value + 1, value - 1, 1, 2, value // 2, 3, 5]
     else:
         gap = 0.1 * abs(value) + 0.05
-        found = [value + gap, value - gap, 0.5 * value, 0.1 * value, 2 * value, 10 * value, 0.0, 1.0, -1.0]
-    return [other for other in dict.fromkeys(found) if other != value]
+        candidates = [value + gap, value - gap, 0.5 * value, 0.1 * value, 2 * value, 10 * value, 0.0, 1.0, -1.0]
+    return [other for other in dict.fromkeys(candidates) if other != value]
 
 
 def _field_paths(run: Run, roots: tuple[str, ...], is_leaf: bool) -> list[str]:
     """Return the paths of `_paths` within fields of a run, without those of unused fields."""
-    found = [root + path for root in roots for path in _paths(getattr(run, root), is_leaf)]
-    return [path for path in found if not _is_unused(path, run.model)]
+    paths = [root + path for root in roots for path in _paths(getattr(run, root), is_leaf)]
+    return [path for path in paths if not _is_unused(path, run.model)]
 
 
 def _is_unused(path: str, config: ModelConfig) -> bool:
@@ -158,7 +158,7 @@ def _choice_matters(subject: Subject, path: str, before: Results) -> bool:
     """
     owner = get_at(subject.run, path.rpartition(".")[0])
     [field] = [field for field in dataclasses.fields(owner) if field.name == path.rpartition(".")[2]]
-    own, has_valid = None, False
+    original, has_valid = None, False
     for other in _other_choices(getattr(owner, field.name), field.metadata["choices"]):
         try:
             run = replace_at(subject.run, {path: other})
@@ -168,10 +168,10 @@ def _choice_matters(subject: Subject, path: str, before: Results) -> bool:
         except Exception:  # the value is invalid, or invalid for this model
             continue
         has_valid = True
-        own = own or jax.make_jaxpr(_forward)(subject.params, subject.run, subject.batch, random_key())
-        if _structure(traced) != _structure(own):
+        original = original or jax.make_jaxpr(_forward)(subject.params, subject.run, subject.batch, random_key())
+        if _structure(traced) != _structure(original):
             return True
-        is_same = program_text(traced) == program_text(own)
+        is_same = program_text(traced) == program_text(original)
         if not is_same and _differs(before, _results(subject.params, run, subject.batch, random_key())):
             return True
         with jax.enable_x64(False):
@@ -182,16 +182,16 @@ def _choice_matters(subject: Subject, path: str, before: Results) -> bool:
 
 def _idle_optimizer_fields(subject: Subject) -> list[str]:
     """Return the paths of fields that user-defined optimizers and schedules declare, and that change no update."""
-    own = {"optimizer": subject.run.optimizer, "optimizer.decay": subject.run.optimizer.decay}
-    paths = [f"{place}.{name}" for place, config in own.items() for name in _declared_fields(config)]
+    configs = {"optimizer": subject.run.optimizer, "optimizer.decay": subject.run.optimizer.decay}
+    paths = [f"{place}.{name}" for place, config in configs.items() for name in _declared_fields(config)]
     before = _updates(subject, subject.run) if paths else None
     return [path for path in paths if not _optimizer_field_matters(subject, path, before)]
 
 
 def _declared_fields(config: Config) -> list[str]:
     """Return the names of fields that classes outside the package declare."""
-    classes = [one for one in type(config).__mro__ if one.__module__.partition(".")[0] != "flaxformer"]
-    declared = {name for one in classes for name in inspect.get_annotations(one)}
+    classes = [base for base in type(config).__mro__ if base.__module__.partition(".")[0] != "flaxformer"]
+    declared = {name for base in classes for name in inspect.get_annotations(base)}
     return [field.name for field in dataclasses.fields(config) if field.name in declared]
 
 
@@ -242,8 +242,8 @@ def _factors(run: Run) -> PyTree:
 def _updated(weights: Transformer, run: Run, gradients: Transformer, first: int | Array) -> PyTree:
     """Return the learning rates of the steps from `first` on, and the weights after their updates."""
 
-    def update(carry: PyTree, own: tuple[Array, Transformer]) -> tuple[PyTree, Array]:
-        (params, state), (step, gradient) = carry, own
+    def update(carry: PyTree, step_and_gradient: tuple[Array, Transformer]) -> tuple[PyTree, Array]:
+        (params, state), (step, gradient) = carry, step_and_gradient
         rate = learning_rate(run.optimizer, step, run.training.steps)
         chain = optimizer_chain(run, params, jnp.float32(1e-2))  # a rate of 0 would hide the direction
         updates, state = chain.update(gradient, state, params)

@@ -32,9 +32,9 @@ def start(subject: Subject) -> Finding:
     with jax.enable_x64(False):
         key = random_key() if subject.mixes_batch else None  # running statistics are still at their initial values
         total, count = _summed_loss(state.params, subject.run, batch, key)
-    found, outputs = float(total / count), head.outputs(subject.config.vocabulary)
-    words = f"the initial loss is {found:.2f} nats; ln {outputs} is {math.log(outputs):.2f}"
-    return OK if abs(found - math.log(outputs)) <= LARGEST_GAP + 2 / float(count) ** 0.5 else violated(words)
+    initial_loss, outputs = float(total / count), head.outputs(subject.config.vocabulary)
+    words = f"the initial loss is {initial_loss:.2f} nats; ln {outputs} is {math.log(outputs):.2f}"
+    return OK if abs(initial_loss - math.log(outputs)) <= LARGEST_GAP + 2 / float(count) ** 0.5 else violated(words)
 
 
 @fast_jit

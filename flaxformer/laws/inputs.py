@@ -17,14 +17,14 @@ NO_MASKS: dict[str, PyTree] = {"valid": None, "mask": None, "positions": None, "
 
 def first_rows(batch: Batch, rows: int, length: int) -> Batch:
     """Return the first rows of a batch; sequences with one target per token are cut to at most `length` tokens."""
-    found = jax.tree.map(lambda x: np.asarray(x)[:rows], batch)
-    has_tokens = found.inputs.ndim <= 3 and found.targets.shape[:2] == found.inputs.shape[:2]
-    if not has_tokens or found.inputs.shape[1] <= length:
-        return found
-    found = cut(found, length)
-    if not np.all(found.weights.any(axis=1)):  # all scored targets were cut off: score every target
-        found = found.replace(weights=np.ones_like(found.weights))
-    return found
+    selected = jax.tree.map(lambda x: np.asarray(x)[:rows], batch)
+    has_tokens = selected.inputs.ndim <= 3 and selected.targets.shape[:2] == selected.inputs.shape[:2]
+    if not has_tokens or selected.inputs.shape[1] <= length:
+        return selected
+    selected = cut(selected, length)
+    if not np.all(selected.weights.any(axis=1)):  # all scored targets were cut off: score every target
+        selected = selected.replace(weights=np.ones_like(selected.weights))
+    return selected
 
 
 def lengthen(batch: Batch, extra: int, limit: int | None) -> Batch:

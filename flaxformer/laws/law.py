@@ -114,9 +114,9 @@ def _index(place: Iterable[SupportsInt]) -> str:
 def compare_trees(a: PyTree, b: PyTree, what: str, allowed: float | None = None) -> Finding:
     """Compare two trees, whose leaves must be equal up to rounding."""
     for (path, x), (_, y) in zip(_leaves(a), _leaves(b), strict=True):
-        found = compare(x, y, f"{what} at {path}", allowed)
-        if found.is_violated:
-            return found
+        finding = compare(x, y, f"{what} at {path}", allowed)
+        if finding.is_violated:
+            return finding
     return OK
 
 
@@ -127,9 +127,9 @@ def _leaves(tree: PyTree) -> Iterator[tuple[str, ArrayLike]]:
 
 def first_violated(findings: Iterable[Finding]) -> Finding:
     """Return the first violated finding, else the first one that applies; compute no finding after a violation."""
-    found = OK
-    for number, one in enumerate(findings):
-        if one.is_violated:
-            return one
-        found = one if number == 0 or found.verdict == "not applicable" else found
-    return found
+    applicable = OK
+    for number, finding in enumerate(findings):
+        if finding.is_violated:
+            return finding
+        applicable = finding if number == 0 or applicable.verdict == "not applicable" else applicable
+    return applicable

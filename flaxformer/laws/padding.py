@@ -142,11 +142,11 @@ class PaddingCheck:
         allowed, is_per_token = self.subject.tolerance, self.subject.has_output_per_token
         for row, name in enumerate(names):
             what = f"without padding and with {EXTRA} tokens {name}{contents}"
-            found = probe.output[row][valid[row]] if is_per_token else probe.output[row]
-            yield compare(alone.output[row], found, f"outputs {what}", allowed)
+            padded = probe.output[row][valid[row]] if is_per_token else probe.output[row]
+            yield compare(alone.output[row], padded, f"outputs {what}", allowed)
             if with_gradient:
-                found = probe.by_tokens[row][valid[row]]
-                yield compare(alone.by_tokens[row], found, f"gradients by real tokens {what}", allowed)
+                padded = probe.by_tokens[row][valid[row]]
+                yield compare(alone.by_tokens[row], padded, f"gradients by real tokens {what}", allowed)
 
     def _compare_whole_sequences(self) -> Iterator[Finding]:
         """Add a sequence of nothing but padding: outputs and gradients are finite, and its contents have no effect."""
@@ -160,9 +160,9 @@ class PaddingCheck:
             yield violated(f"gradients with padding {where} are not finite")
         if not np.all(np.isfinite(zeros.output)):
             yield violated(f"outputs with padding {where} are not finite")
-        own = valid if self.subject.has_output_per_token else valid.any(-1)
+        is_compared = valid if self.subject.has_output_per_token else valid.any(-1)
         what = f"outputs with other contents of padding {where}"
-        yield compare(zeros.output[own], other.output[own], what, self.subject.tolerance)
+        yield compare(zeros.output[is_compared], other.output[is_compared], what, self.subject.tolerance)
         what = f"gradients with other contents of padding {where},"
         yield compare_trees(zeros.by_weights, other.by_weights, what, self.subject.tolerance)
 
@@ -174,11 +174,11 @@ class PaddingCheck:
         tokens = subject.long_batch.replace(inputs=self._place(self.tokens, valid, 1))
         call = NO_MASKS | {"key": random_key(), "valid": valid} | self.given | subject.embedded_call(full, tokens)
         configs = [embedded_config(subject.config, fill) for fill in (0.0, 3.0, np.nan)]
-        first, *others = (np.asarray(subject.output(**call | {"config": config})) for config in configs)
-        own = valid if subject.has_output_per_token else valid.any(-1)
-        for other in others:
+        first, *other_outputs = (np.asarray(subject.output(**call | {"config": config})) for config in configs)
+        is_compared = valid if subject.has_output_per_token else valid.any(-1)
+        for other in other_outputs:
             what = "outputs in training with different contents of padding"
-            yield compare(first[own], other[own], what, subject.tolerance)
+            yield compare(first[is_compared], other[is_compared], what, subject.tolerance)
 
 
 def _check_source_padding(subject: Subject) -> Iterator[Finding]:
@@ -186,17 +186,17 @@ def _check_source_padding(subject: Subject) -> Iterator[Finding]:
     if "source" not in subject.source:
         return
     source = np.asarray(subject.source["source"])
-    own = np.asarray(subject.source.get("source_valid", np.ones(source.shape[:2], bool)))
+    source_valid = np.asarray(subject.source.get("source_valid", np.ones(source.shape[:2], bool)))
     encoder, length = subject.config.encoder, source.shape[1]
     if encoder is None or (encoder.max_length is not None and length + EXTRA > encoder.max_length):
         return
-    expected = np.asarray(subject.output(source_valid=own))
+    expected = np.asarray(subject.output(source_valid=source_valid))
     for where, places in padding_places(length).items():
         kept = np.setdiff1d(np.arange(length + EXTRA), places)
         for fill in (source[:, :1], source[:, -1:] * 0):
             wide = np.repeat(fill, length + EXTRA, axis=1)
             valid = np.zeros((len(source), length + EXTRA), bool)
-            wide[:, kept], valid[:, kept] = source, own
-            found = subject.output(source=wide, source_valid=valid)
+            wide[:, kept], valid[:, kept] = source, source_valid
+            output = subject.output(source=wide, source_valid=valid)
             what = f"outputs with padding {where} of the source and without"
-            yield compare(expected, found, what, subject.tolerance)
+            yield compare(expected, output, what, subject.tolerance)

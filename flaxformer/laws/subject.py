@@ -69,8 +69,8 @@ class Subject:
         with jax.enable_x64(False):
             source, batches, rows = self.run.task.load(), list[Batch](), 0
             while rows < LONG_ROWS:
-                own = source.batch(jax.random.key(self.seed), len(batches))
-                batches.append(jax.device_get(concat_parts(own)))
+                batch = source.batch(jax.random.key(self.seed), len(batches))
+                batches.append(jax.device_get(concat_parts(batch)))
                 rows += batches[-1].inputs.shape[0]
         return batches
 
@@ -167,29 +167,31 @@ class Subject:
         *,
         config: ModelConfig | None = None,
         key: Array | None = None,
-        **given: PyTree,
+        **arguments: PyTree,
     ) -> Array:
         """Return the model's output for the batch.
 
         Args:
           inputs, params, config: others than those of the subject.
           key: if given, run the model as in training, with this random key.
-          given: arguments that replace those of the batch; None leaves one out.
+          arguments: those that replace those of the batch; None leaves one out.
         """
         inputs = self.batch.inputs if inputs is None else inputs
-        given = {name: value for name, value in (self.given | given).items() if value is not None}
+        arguments = {name: value for name, value in (self.given | arguments).items() if value is not None}
         config = self.config if config is None else config
-        return calls.apply(self.params if params is None else params, config, inputs, given, key)
+        return calls.apply(self.params if params is None else params, config, inputs, arguments, key)
 
-    def scaled_output(self, inputs: ModelInputs, given: Arguments, params: Transformer | None = None) -> Array:
+    def scaled_output(self, inputs: ModelInputs, arguments: Arguments, params: Transformer | None = None) -> Array:
         """Return the output for inputs if what each branch reads is multiplied by `calls.LARGE`."""
-        given = {name: value for name, value in given.items() if value is not None}
-        return calls.apply_scaled(self.params if params is None else params, self.config, inputs, given, calls.LARGE)
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        return calls.apply_scaled(
+            self.params if params is None else params, self.config, inputs, arguments, calls.LARGE
+        )
 
     def embedded_call(self, vectors: np.ndarray, batch: Batch, params: Transformer | None = None) -> dict[str, PyTree]:
         """Return the arguments of `output` by which the model reads vectors in place of the embeddings of a batch."""
-        own, inputs = give_vectors(self.params if params is None else params, self.config, vectors, batch.inputs)
-        return {"params": own, "inputs": inputs, "config": self.embedded_config}
+        embedded, inputs = give_vectors(self.params if params is None else params, self.config, vectors, batch.inputs)
+        return {"params": embedded, "inputs": inputs, "config": self.embedded_config}
 
     def probe(
         self,
@@ -198,7 +200,7 @@ class Subject:
         valid: Bool[np.ndarray, "rows T"],
         counted: Bool[np.ndarray, "rows *T"],
         fill: float = 0.0,
-        **given: PyTree,
+        **arguments: PyTree,
     ) -> tuple[Array, Array, Transformer]:
         """Return the output for embedded inputs, and the gradient of Σ sin(output) by these inputs and by the weights.
 
@@ -208,11 +210,11 @@ class Subject:
           valid: False at padding.
           counted: True at tokens whose outputs are summed (at rows, if the model has one output per sequence).
           fill: factor of the pattern that overwrites the embeddings at padding.
-          given: further arguments of the model.
+          arguments: further arguments of the model.
         """
-        given = {name: value for name, value in given.items() if value is not None}
-        config, given = embedded_config(self.config, fill), given | {"valid": valid}
-        return calls.probe(self.params, vectors, config, given, counted, tokens)
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        config, arguments = embedded_config(self.config, fill), arguments | {"valid": valid}
+        return calls.probe(self.params, vectors, config, arguments, counted, tokens)
 
     @functools.cached_property
     def loss_and_gradient(self) -> tuple[Array, Transformer]:
@@ -231,8 +233,8 @@ class Subject:
     def compiled(self) -> jax.stages.Compiled:
         """The model's forward pass, compiled with all optimizations."""
 
-        def call(params: Transformer, inputs: ModelInputs, given: Arguments) -> Array:
-            return calls.forward_pass(params, self.config, inputs, given)
+        def call(params: Transformer, inputs: ModelInputs, arguments: Arguments) -> Array:
+            return calls.forward_pass(params, self.config, inputs, arguments)
 
         return jax.jit(call).lower(self.params, self.batch.inputs, self.given).compile()
 

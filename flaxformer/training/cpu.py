@@ -41,7 +41,7 @@ def core_devices(run: Run, cores: int) -> Devices | None:
     (`experiments/benchmarks/README.md`).
     """
     rows = run.task.batch_size // run.buckets // (run.training.micro_batches or 1)
-    count = math.gcd(cores, rows, *(one.rows for one in run.evaluations))
+    count = math.gcd(cores, rows, *(evaluation.rows for evaluation in run.evaluations))
     return Devices(data=count) if count > 1 and activation_bytes(run) >= MIN_BYTES_TO_SHARE else None
 
 
@@ -60,8 +60,8 @@ def _activations(model: ModelConfig | None, length: int) -> int:
     if model is None:
         return 0
     layers = model.layer_configs
-    by_layer = {id(own): _layer_activations(own.sizes, length) for own in layers}
-    return length * (sum(by_layer[id(own)] for own in layers) + 2 * model.sizes["outputs"])
+    by_layer = {id(layer): _layer_activations(layer.sizes, length) for layer in layers}
+    return length * (sum(by_layer[id(layer)] for layer in layers) + 2 * model.sizes["outputs"])
 
 
 def _layer_activations(sizes: Mapping[str, int], length: int) -> int:

@@ -42,12 +42,12 @@ def forward(
       rows: index of each example, if these are a part of the batch.
     """
     precision = run.training.precision
-    inputs, given = cast_inputs((batch.inputs, batch.given), precision)
+    inputs, arguments = cast_inputs((batch.inputs, batch.given), precision)
     return model.run(
         cast_params(params, precision),
         run.model,
         inputs,
-        given,
+        arguments,
         dropout_key=dropout_key,
         rows=rows,
         return_intermediates=return_intermediates,
@@ -77,8 +77,10 @@ def summed_loss(
     buckets, outcomes = _forward_buckets(params, run, batch, dropout_key, return_intermediates, rows)
     if counts is None:
         counts = _add_counts(params, run, buckets, outcomes)
-    found = [training_sums(params, run, outcome, own, counts) for own, outcome in zip(buckets, outcomes, strict=True)]
-    total, count = jax.tree.map(lambda *sums: functools.reduce(operator.add, sums), *found)
+    bucket_sums = [
+        training_sums(params, run, outcome, bucket, counts) for bucket, outcome in zip(buckets, outcomes, strict=True)
+    ]
+    total, count = jax.tree.map(lambda *sums: functools.reduce(operator.add, sums), *bucket_sums)
     return total, (count, outcomes[-1])
 
 
@@ -91,7 +93,7 @@ def batch_counts(
 
 
 def _add_counts(params: Transformer, run: Run, buckets: tuple[Batch, ...], outcomes: list[ModelOutput]) -> TargetCounts:
-    counts = [training_counts(params, run, outcome, own) for own, outcome in zip(buckets, outcomes, strict=True)]
+    counts = [training_counts(params, run, outcome, bucket) for bucket, outcome in zip(buckets, outcomes, strict=True)]
     return jax.tree.map(lambda *sums: functools.reduce(operator.add, sums), *counts)
 
 
@@ -110,8 +112,8 @@ def _forward_buckets(
         keys = list(jax.random.split(dropout_key, len(buckets)))
     rows_of_buckets = rows if isinstance(rows, tuple) else (rows,) * len(buckets)
     outcomes = [
-        forward(params, run, own, key, return_intermediates and not isinstance(batch, tuple), rows_of_bucket)
-        for own, key, rows_of_bucket in zip(buckets, keys, rows_of_buckets, strict=True)
+        forward(params, run, bucket, key, return_intermediates and not isinstance(batch, tuple), rows_of_bucket)
+        for bucket, key, rows_of_bucket in zip(buckets, keys, rows_of_buckets, strict=True)
     ]
     return buckets, outcomes
 
@@ -147,9 +149,9 @@ def accumulate(
     def gradient_of_part(
         part: AnyBatch, rows: _Rows, key: Array, shared: tuple[Transformer, TargetCounts | None]
     ) -> tuple[Array, Array, Transformer]:
-        own, counts = shared
+        params, counts = shared
         of = jax.value_and_grad(summed_loss, has_aux=True)
-        (total, (count, outcome)), gradient = of(own, run, part, key, rows=rows, counts=counts)
+        (total, (count, outcome)), gradient = of(params, run, part, key, rows=rows, counts=counts)
         if outcome.aux.weights:
             raise UserError(
                 f"the forward pass changes {next(iter(outcome.aux.weights))}, and the batch is computed in parts; "

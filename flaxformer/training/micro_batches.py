@@ -64,9 +64,9 @@ def check_batch(run: Run, devices: Devices) -> None:
             f"task.evaluation_batch_size is {size}; expected a multiple of {least}, the devices of the mesh along data "
             "and fsdp"
         )
-    for one in run.evaluations:
-        if one.rows % least:
+    for evaluation in run.evaluations:
+        if evaluation.rows % least:
             raise UserError(
-                f"evaluation '{one.name}' has {one.rows} examples per batch; expected a multiple of {least}, the "
-                "devices of the mesh along data and fsdp"
+                f"evaluation '{evaluation.name}' has {evaluation.rows} examples per batch; expected a multiple of "
+                f"{least}, the devices of the mesh along data and fsdp"
             )

@@ -179,5 +179,5 @@ class ScheduleFree(Optimizer):
         return [optax.contrib.schedule_free(optax.chain(*super().update(rate, scales)), rate, b1=self.beta1)]
 
     def averaged(self, state: optax.OptState, params: Transformer) -> Transformer:
-        [own] = [one for one in state if isinstance(one, optax.contrib.ScheduleFreeState)]
-        return jax.tree.map(lambda y, z: (y - (1 - self.beta1) * z) / self.beta1, params, own.z)
+        [schedule_free] = [part for part in state if isinstance(part, optax.contrib.ScheduleFreeState)]
+        return jax.tree.map(lambda y, z: (y - (1 - self.beta1) * z) / self.beta1, params, schedule_free.z)

@@ -64,30 +64,34 @@ def _mapped(transform: optax.GradientTransformation) -> optax.GradientTransforma
 def _partition(
     tree: PyTree, single: optax.GradientTransformation, mapped: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    depths = jax.tree.map(lambda weight, own: f"{len(weight)} layers" if own.stacked else ALONE, tree, axes(tree))
-    found = sorted(set(jax.tree.leaves(depths)))
-    return optax.partition({depth: single if depth == ALONE else mapped for depth in found}, depths)
+    depths = jax.tree.map(
+        lambda weight, weight_axes: f"{len(weight)} layers" if weight_axes.stacked else ALONE, tree, axes(tree)
+    )
+    distinct_depths = sorted(set(jax.tree.leaves(depths)))
+    return optax.partition({depth: single if depth == ALONE else mapped for depth in distinct_depths}, depths)
 
 
 def muon_labels(params: PyTree) -> PyTree[str]:
     """ "matrix" at the weights that have `matrix_dimensions`, "other" at the rest."""
-    return jax.tree.map(lambda own: "matrix" if _is_matrix(own) else "other", axes(params))
+    return jax.tree.map(lambda weight_axes: "matrix" if _is_matrix(weight_axes) else "other", axes(params))
 
 
-def _is_matrix(own: Axes) -> bool:
-    return own.in_layer and all(_dimensions(own))
+def _is_matrix(weight_axes: Axes) -> bool:
+    return weight_axes.in_layer and all(_dimensions(weight_axes))
 
 
-def _dimensions(own: Axes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _dimensions(weight_axes: Axes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Axes that the product sums over, and axes of its result; of two axes of one name, the first is summed over."""
-    rest = {place: name for place, name in enumerate(own.names) if name not in ("layers", GATES, *own.batch)}
+    remaining = {
+        place: name for place, name in enumerate(weight_axes.names) if name not in ("layers", GATES, *weight_axes.batch)
+    }
     summed = []
-    for wanted in own.fan_in:
-        place = next((place for place, name in rest.items() if name == wanted), None)
+    for wanted in weight_axes.fan_in:
+        place = next((place for place, name in remaining.items() if name == wanted), None)
         if place is not None:
             summed.append(place)
-            del rest[place]
-    return tuple(summed), tuple(rest)
+            del remaining[place]
+    return tuple(summed), tuple(remaining)
 
 
 def matrix_dimensions(params: PyTree) -> PyTree:
@@ -98,9 +102,9 @@ def matrix_dimensions(params: PyTree) -> PyTree:
     not matrices here, nor are biases and gains.
     """
 
-    def dimensions(own: Axes) -> optax.contrib.MuonDimensionNumbers | None:
-        if not _is_matrix(own):
+    def dimensions(weight_axes: Axes) -> optax.contrib.MuonDimensionNumbers | None:
+        if not _is_matrix(weight_axes):
             return None
-        return optax.contrib.MuonDimensionNumbers(*_dimensions(own))
+        return optax.contrib.MuonDimensionNumbers(*_dimensions(weight_axes))
 
     return jax.tree.map(dimensions, axes(params))

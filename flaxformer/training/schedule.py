@@ -138,8 +138,8 @@ class Optimizer(Config):
 
     def update(self, rate: float | Float[Array, ""], scales: WeightScales | None) -> list[optax.GradientTransformation]:
         """The parts of the chain after clipping: direction, weight decay, learning rate."""
-        own = [] if scales is None else [_multiply(scales.rate)]
-        return [*self.decayed(scales), *own, optax.scale_by_learning_rate(rate)]
+        scaling = [] if scales is None else [_multiply(scales.rate)]
+        return [*self.decayed(scales), *scaling, optax.scale_by_learning_rate(rate)]
 
     def decayed(self, scales: WeightScales | None) -> list[optax.GradientTransformation]:
         """The direction, and the weight decay that is added to it."""
