@@ -65,8 +65,8 @@ class BranchActivations(Node):
 
     def at_points(self) -> dict[str, PyTree]:
         """Return the activation at each point of the branch, by its name."""
-        own = {name: self.intermediates[name] for name in self.points}
-        return {"input": self.input} | own | {"output": self.output, "stream": self.stream}
+        intermediates = {name: self.intermediates[name] for name in self.points}
+        return {"input": self.input} | intermediates | {"output": self.output, "stream": self.stream}
 
     @property
     def logits(self) -> Float[Array, "*batch N T S"] | None:
@@ -257,6 +257,6 @@ def recompute_prefix(
     assert context.offset is not None, "a decoding state has an offset"
     inputs = write(prefix.inputs, x, context.offset, axis=-2)
     edits = context.edits  # the points of the mixer are of all tokens
-    own = edits.after(0) if edits is not None and edits.edits_prefix else None
-    y, _ = with_aux(mixer.apply(weights, inputs, prefix_context.replace(edits=own, layer=context.layer)))
+    prefix_edits = edits.after(0) if edits is not None and edits.edits_prefix else None
+    y, _ = with_aux(mixer.apply(weights, inputs, prefix_context.replace(edits=prefix_edits, layer=context.layer)))
     return jax.lax.dynamic_slice_in_dim(y, context.offset, x.shape[-2], y.ndim - 2), InputHistory(inputs)
