@@ -70,21 +70,21 @@ def load(
     """
     if isinstance(path_or_state, str | os.PathLike):
         folder = Path(path_or_state)
-        given = files.read_attributes_file(folder) if config is None else config
-        family = _family(given)
+        attributes = files.read_attributes_file(folder) if config is None else config
+        family = _family(attributes)
         state = files.read_tensors(folder)
     elif config is None:
         raise UserError("config is None; expected the content of config.json, since tensors are given")
     else:
-        given, family = config, _family(config)
+        attributes, family = config, _family(config)
         state = {name: host_array(array) for name, array in path_or_state.items()}
-    own = read_attributes(family, given, state)
+    model_config = read_attributes(family, attributes, state)
     if isinstance(path_or_state, str | os.PathLike) and (settings := files.read_generation(Path(path_or_state))):
-        own = keep(own, GENERATION, settings)
-    declarations = specs(own)
-    rows = declared_rows(rows_of(family, own), declarations)
+        model_config = keep(model_config, GENERATION, settings)
+    declarations = specs(model_config)
+    rows = declared_rows(rows_of(family, model_config), declarations)
     state = normalize_names(family, state, tensor_shapes(rows, declarations))
-    return own, from_tensors(rows, declarations, state, f"tensors of the {family.name} model")
+    return model_config, from_tensors(rows, declarations, state, f"tensors of the {family.name} model")
 
 
 def save(

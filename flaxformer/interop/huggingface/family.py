@@ -75,11 +75,11 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
     Raises:
       UserError: an attribute is unknown, or has an unsupported value.
     """
-    given = family.normalize(attributes, state)
-    _check_known(family, given)
+    normalized = family.normalize(attributes, state)
+    _check_known(family, normalized)
     changes: dict[str, object] = {}
     for attribute in family.attributes:
-        value = attribute.value(given)
+        value = attribute.value(normalized)
         for path, field in attribute.read(value).items():
             if changes.setdefault(path, field) != field:
                 raise UserError(
@@ -89,11 +89,11 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
     config = with_explicit_widths(replace_at(family.base, changes), *WIDTHS)
     written = {attribute.name: 0.0 for attribute in family.attributes if attribute.is_kept} | dict(family.defaults)
     written |= _label_names(len(attributes.get("id2label") or ()))
-    found = {name: value for name, value in attributes.items() if name in family.kept}
-    if found := {name: value for name, value in found.items() if name not in written or value != written[name]}:
-        config = keep(config, CONFIG, found)
-    architecture, *_ = given.get("architectures") or [""]
-    return config.replace(head=family.heads[architecture](given)) if architecture in family.heads else config
+    extras = {name: value for name, value in attributes.items() if name in family.kept}
+    if extras := {name: value for name, value in extras.items() if name not in written or value != written[name]}:
+        config = keep(config, CONFIG, extras)
+    architecture, *_ = normalized.get("architectures") or [""]
+    return config.replace(head=family.heads[architecture](normalized)) if architecture in family.heads else config
 
 
 def kept(config: ModelConfig) -> dict[str, Attributes]:
@@ -103,12 +103,12 @@ def kept(config: ModelConfig) -> dict[str, Attributes]:
       UserError: `ModelConfig.checkpoint` is not a JSON object of objects.
     """
     try:
-        found = parse_json(config.checkpoint or "{}")
+        by_file = parse_json(config.checkpoint or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+        by_file = None
+    if not isinstance(by_file, dict) or not all(isinstance(value, dict) for value in by_file.values()):
         raise UserError(f"checkpoint is {config.checkpoint!r}; expected a JSON object with the attributes of each file")
-    return found
+    return by_file
 
 
 def keep(config: ModelConfig, file: str, attributes: Attributes) -> ModelConfig:
@@ -119,10 +119,10 @@ def keep(config: ModelConfig, file: str, attributes: Attributes) -> ModelConfig:
 def kept_attributes(family: Family, config: ModelConfig) -> Attributes:
     """Return the attributes of config.json that a config keeps, as far as they fit a family and the classes."""
     labels = {"id2label", "label2id", "num_labels", "_num_labels"}
-    found = kept(config).get(CONFIG, {})
-    if not isinstance(config.head, Classifier) or len(found.get("id2label") or ()) == config.head.classes:
+    attributes = kept(config).get(CONFIG, {})
+    if not isinstance(config.head, Classifier) or len(attributes.get("id2label") or ()) == config.head.classes:
         labels = set()
-    return {name: value for name, value in found.items() if name in family.kept - labels}
+    return {name: value for name, value in attributes.items() if name in family.kept - labels}
 
 
 def rows_of(family: Family, config: ModelConfig) -> tuple[TensorRow, ...]:
@@ -157,12 +157,12 @@ def classifier(pool: str, bias: bool) -> Callable[[Attributes], Head]:
     return head
 
 
-def _check_known(family: Family, given: Attributes) -> None:
+def _check_known(family: Family, attributes: Attributes) -> None:
     fixed = {**FIXED, **family.fixed}
     mapped = [attribute.name for attribute in family.attributes]
     words = {**IGNORED, **family.ignored}.values()
     known = {*fixed, *mapped, *(name for listed in words for name in listed.split())}
-    for name, value in given.items():
+    for name, value in attributes.items():
         if name not in known:
             raise UserError(
                 f"config.json has '{name}' {value!r}, an unknown attribute of a {family.name} "
@@ -189,11 +189,11 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
     """
     config = with_explicit_widths(config, *WIDTHS)
     named = _label_names(getattr(config.head, "classes", 0))
-    found = [name for name, make in family.heads.items() if make(named) == config.head]
-    plain = config.replace(head=_base_head(family, config)) if found else config
+    architectures = [name for name, make in family.heads.items() if make(named) == config.head]
+    plain = config.replace(head=_base_head(family, config)) if architectures else config
     attributes = {
         "model_type": family.name,
-        "architectures": [*found, family.architectures[0]][:1],
+        "architectures": [*architectures, family.architectures[0]][:1],
         **{attribute.name: attribute.write(plain) for attribute in family.attributes},
         **(named if named["id2label"] else {}),
         **family.defaults,
