@@ -34,8 +34,8 @@ def scores(
     """
 
     def one(batch: Batch) -> dict[str, LossSum]:
-        own = edit(batch) if callable(edit) else edit
-        return _sums(run, model.apply(*_arguments(params, run, batch), edit=own, **batch.given), batch)
+        batch_edits = edit(batch) if callable(edit) else edit
+        return _sums(run, model.apply(*_arguments(params, run, batch), edit=batch_edits, **batch.given), batch)
 
     return _mean(jax.lax.map(one, batches))
 
@@ -61,14 +61,14 @@ def mean_activations(
     """
 
     def one(batch: Batch) -> dict[str, tuple[Array, Array]]:
-        found = model.activations_at(*_arguments(params, run, batch), at, **batch.given)
-        return {path: sum_over_tokens(path, x, _valid(path, batch), per_position) for path, x in found.items()}
+        activations = model.activations_at(*_arguments(params, run, batch), at, **batch.given)
+        return {path: sum_over_tokens(path, x, _valid(path, batch), per_position) for path, x in activations.items()}
 
     sums = jax.lax.map(one, batches)
     return {path: total.sum(0) / jnp.maximum(count.sum(0), 1) for path, (total, count) in sums.items()}
 
 
-def named(prefix: str, found: Mapping[str, Array] | Mapping[int, Mapping[str, Array]]) -> dict[str, Float[Array, ""]]:
+def named(prefix: str, results: Mapping[str, Array] | Mapping[int, Mapping[str, Array]]) -> dict[str, Float[Array, ""]]:
     """Return results as scalars by name, for a study's `measure`.
 
     An array [N] at a path gives "prefix/path/0", "prefix/path/1", …; scores by depth give "prefix/loss/0", ….
@@ -77,7 +77,7 @@ def named(prefix: str, found: Mapping[str, Array] | Mapping[int, Mapping[str, Ar
     dict_keys(['head_importance/blocks/1/attention/heads/0', 'head_importance/blocks/1/attention/heads/1'])
     """
     rows: dict[str, Array] = {}
-    for key, value in found.items():
+    for key, value in results.items():
         if isinstance(value, Mapping):
             rows |= {f"{prefix}/{name}/{key}": x for name, x in value.items()}
         elif value.ndim == 0:
@@ -96,9 +96,9 @@ def _arguments(params: Transformer, run: Run, batch: Batch) -> tuple[Transformer
 
 def _sums(run: Run, output: Array, batch: Batch) -> dict[str, LossSum]:
     """Return loss and accuracy as (sum over scored targets, their count)."""
-    found = {"loss": run.model.head.loss(output, batch.targets, batch.weights)}
+    sums = {"loss": run.model.head.loss(output, batch.targets, batch.weights)}
     right = run.model.head.accuracy(output, batch.targets, batch.weights)
-    return found if right is None else found | {"accuracy": right}
+    return sums if right is None else sums | {"accuracy": right}
 
 
 def _mean(sums: Mapping[str, LossSum]) -> dict[str, Array]:
