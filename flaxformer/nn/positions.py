@@ -110,12 +110,12 @@ def _first_distances(exact: int, far: int, max_distance: int) -> list[int]:
 
     Integer arithmetic is exact; a logarithm could be rounded to either side of a boundary.
     """
-    found, distance = [], exact
+    distances, distance = [], exact
     for k in range(1, far):
         while distance**far * exact**k < max_distance**k * exact**far:
             distance += 1
-        found.append(distance)
-    return found
+        distances.append(distance)
+    return distances
 
 
 def relative_positions(

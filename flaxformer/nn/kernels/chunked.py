@@ -206,10 +206,10 @@ def _backward(
         tile = _tile(tiles, operands, mask, starts)
         queries, keys = _spans(tiles, starts)
         part, (own_log, own_inner) = tile.part, (queries.of(x, 3) for x in (log_total, inner))
-        own = queries.of(cotangent, 3)
+        tile_cotangent = queries.of(cotangent, 3)
         weights = _masked(jnp.exp(_masked(tile.logits, tile, 0) - own_log[..., None]), tile)
         lower = functools.partial(jnp.einsum, preferred_element_type=wide)
-        of_weights = lower("bkgtd,bksd->bkgts", own, part.value)
+        of_weights = lower("bkgtd,bksd->bkgts", tile_cotangent, part.value)
         of_logits = weights * (of_weights - own_inner[..., None])
         of_bias, of_cap = None if sums.bias is None else _bias_gradient(tiles, part, sums, starts, of_logits), None
         if part.logit_cap is not None:
@@ -223,7 +223,7 @@ def _backward(
         narrow = (of_logits * part.scale).astype(part.query.dtype)
         of_query = lower("bkgts,bksd->bkgtd", narrow, part.key)
         of_key = lower("bkgts,bkgtd->bksd", narrow, part.query)
-        of_value = lower("bkgts,bkgtd->bksd", weights.astype(own.dtype), own)
+        of_value = lower("bkgts,bkgtd->bksd", weights.astype(tile_cotangent.dtype), tile_cotangent)
         if tile.reached is not None:
             of_key, of_value = (jnp.where(tile.reached, x, 0) for x in (of_key, of_value))
         return _Operands(
@@ -250,9 +250,9 @@ def _bias_gradient(
     full = (*tiles.batch, math.prod(of_logits.shape[1:3]), tiles.height, tiles.width)
     broadcast = functools.partial(broadcast_grouped, full=full, key_value_heads=of_logits.shape[1])
     _, transpose = jax.vjp(broadcast, part.bias.astype(of_logits.dtype))
-    (own,) = transpose(of_logits)
+    (tile_gradient,) = transpose(of_logits)
     queries, keys = _spans(tiles, starts)
-    new = queries.of(keys.of(sums.bias), -2) + own
+    new = queries.of(keys.of(sums.bias), -2) + tile_gradient
     first = jnp.where(np.array(sums.bias.shape[-2:]) > 1, starts[:2], 0)
     place = (jnp.int32(0),) * (sums.bias.ndim - 2)
     return jax.lax.dynamic_update_slice(sums.bias, new, (*place, first[0], first[1]))
@@ -277,8 +277,8 @@ def reachable_keys(mask: Mask, batch: tuple[int, ...], T: int, S: int) -> Bool[A
 
     def part(starts: Array) -> Bool[Array, "*batch #N S"]:
         queries, keys = _spans(tiles, starts)
-        found = with_rank(mask.tile(queries, keys).any(-2), len(batch) + 2)
-        return jnp.broadcast_to(found, (*batch, found.shape[-2], tiles.width))
+        is_reached = with_rank(mask.tile(queries, keys).any(-2), len(batch) + 2)
+        return jnp.broadcast_to(is_reached, (*batch, is_reached.shape[-2], tiles.width))
 
     def add(reached: Array, starts: Array) -> tuple[Array, None]:
         _, keys = _spans(tiles, starts)
