@@ -77,7 +77,7 @@ def _parse_tuple(text: str, hint: object, path: str) -> tuple[object, ...]:
     except NOT_PYTHON:
         raise UserError(f"{path} is '{shorten(text)}'; expected ({', '.join(choices(hint))}(...), ...)") from None
     parts = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-    return tuple(_parse(ast.unparse(one), hint, f"{path}.{number}") for number, one in enumerate(parts))
+    return tuple(_parse(ast.unparse(part), hint, f"{path}.{number}") for number, part in enumerate(parts))
 
 
 def _parse_config(
@@ -101,12 +101,12 @@ def _parse_config(
         raise UserError(f"{path} is '{shorten(text)}'{did_you_mean(name, valid)}")
     if call.args or any(keyword.arg is None for keyword in call.keywords):
         raise UserError(f"{path} is '{shorten(text)}'; expected {name}(field=number, ...)")
-    given = {str(keyword.arg): _field_value(keyword, kinds[name], path, text) for keyword in call.keywords}
+    values = {str(keyword.arg): _field_value(keyword, kinds[name], path, text) for keyword in call.keywords}
     required = [field.name for field in dataclasses.fields(kinds[name]) if _is_required(field)]
-    if missing := [field for field in required if field not in given]:
+    if missing := [field for field in required if field not in values]:
         fields = ", ".join(f"{field}=..." for field in required)
         raise UserError(f"{path} is '{shorten(text)}', without {', '.join(missing)}; expected {name}({fields})")
-    return kinds[name](**given)
+    return kinds[name](**values)
 
 
 def _is_required(field: dataclasses.Field[object]) -> bool:

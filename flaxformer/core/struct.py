@@ -174,13 +174,13 @@ def choices(hint: object) -> dict[str, type[Config]]:
 
     A class from outside the package is listed twice: by its name, and by its module and name.
     """
-    found: dict[str, type[Config]] = {}
+    classes: dict[str, type[Config]] = {}
     waiting = _config_classes(hint)
     for kind in waiting:
         waiting += [subclass for subclass in kind.__subclasses__() if subclass not in waiting]
         if not vars(kind).get("is_abstract", False) and not kind.__name__.startswith("_"):
-            found |= {kind.__name__: kind, qualified_name(kind): kind}  # a redefined class replaces the older one
-    return found
+            classes |= {kind.__name__: kind, qualified_name(kind): kind}  # a redefined class replaces the older one
+    return classes
 
 
 def named_values(hint: object) -> dict[str, Config]:
@@ -201,9 +201,9 @@ def _type_name(hint: object) -> str:
     for kind in alternatives(hint):
         if isinstance(kind, type) and issubclass(kind, Config):
             known = {name: value for name, value in choices(kind).items() if "." not in name}
-            found = sorted(known, key=lambda name: qualified_name(known[name]) != name)  # the package's first
-            only_itself = found == [kind.__name__]
-            listed = found[:MOST_NAMES] + ["…"] * (len(found) > MOST_NAMES)
+            sorted_names = sorted(known, key=lambda name: qualified_name(known[name]) != name)  # the package's first
+            only_itself = sorted_names == [kind.__name__]
+            listed = sorted_names[:MOST_NAMES] + ["…"] * (len(sorted_names) > MOST_NAMES)
             names.append(kind.__name__ if only_itself else f"{', '.join(listed)} or another {kind.__name__}")
         else:
             names.append("None" if kind is types.NoneType else getattr(kind, "__name__", str(kind)))
@@ -219,8 +219,8 @@ def _check_type(where: str, value: object, hint: object) -> None:
             return
         if isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, float)):
             return
-    found = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
-    raise UserError(f"{where} is {found}; expected {_type_name(hint)}")
+    value_text = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
+    raise UserError(f"{where} is {value_text}; expected {_type_name(hint)}")
 
 
 def _check_value(where: str, value: object, metadata: Mapping[str, Any]) -> None:
@@ -263,10 +263,10 @@ def _replace_within(node: object, changes: Mapping[str, object], within: str) ->
     nested: dict[str, dict[str, object]] = {}
     values: dict[str, object] = {}
     for path, value in changes.items():
-        name, _, rest = path.partition(".")
+        name, _, inner_path = path.partition(".")
         check_field(node, name, within + path)
-        if rest:
-            nested.setdefault(name, {})[rest] = value
+        if inner_path:
+            nested.setdefault(name, {})[inner_path] = value
         else:
             values[name] = value
     for name, below in nested.items():
