@@ -114,9 +114,9 @@ Mismatch = tuple[str, object, str]
 
 def _nearest(where: str, value: object, hint: object, wrong: Sequence[Mismatch | None]) -> Mismatch:
     """Return the mismatch of the alternative that agrees outside a part; without one, that of the whole value."""
-    found = [one for one in wrong if one is not None]
-    whole = next((one for one in found if "64 bits" in one[2]), (where, value, _described(hint)))
-    return next((one for one in found if one[0] != where), whole)
+    mismatches = [mismatch for mismatch in wrong if mismatch is not None]
+    whole = next((mismatch for mismatch in mismatches if "64 bits" in mismatch[2]), (where, value, _described(hint)))
+    return next((mismatch for mismatch in mismatches if mismatch[0] != where), whole)
 
 
 def _mismatch(where: str, value: object, hint: object) -> Mismatch | None:

@@ -213,10 +213,10 @@ def parse_document(text: bytes) -> JsonObject:
         raise DamagedError(str(error)) from None
     if not isinstance(data, dict):
         raise DamagedError(f"it is a {type(data).__name__}")
-    own = data.pop("digest", None)
-    if own is None:
+    digest = data.pop("digest", None)
+    if digest is None:
         raise DamagedError("it has no digest")
-    if own != _digest_of(data):
+    if digest != _digest_of(data):
         raise DamagedError("its digest differs")
     return data
 

@@ -234,11 +234,11 @@ def make_folder(folder: Path) -> None:
     """
     check_folder(folder)
     check_not_dangling(folder)
-    missing = [one for one in folder.parents if not one.exists()]
+    missing = [parent for parent in folder.parents if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for one in (folder, *missing):
+    for created in (folder, *missing):
         with contextlib.suppress(PermissionError):  # a folder above may be closed to readers
-            flush(one.parent)
+            flush(created.parent)
 
 
 def flush_all(folder: Path) -> None:
@@ -253,11 +253,11 @@ def flush_all(folder: Path) -> None:
 def digest_files(folder: Path) -> dict[str, str]:
     """Return a digest of every file in a folder, by path relative to the folder."""
     algorithm = functools.partial(hashlib.blake2b, digest_size=16)
-    found = {}
+    digests = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
-            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, algorithm).hexdigest()
-    return found
+            digests[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, algorithm).hexdigest()
+    return digests
 
 
 def remove(folder: Path, first: str, settle: float = 0.0) -> None:
