@@ -225,8 +225,8 @@ class Checkpoints:
         """
         arrays: dict[str, np.ndarray] = {}
         expected = describe_leaves(like)
-        found = distributed.run_on_coordinator(lambda: self._read_newest(expected, step, partial, arrays))
-        return found, copy_from_host(like, broadcast_arrays(arrays, expected))
+        restored_step = distributed.run_on_coordinator(lambda: self._read_newest(expected, step, partial, arrays))
+        return restored_step, copy_from_host(like, broadcast_arrays(arrays, expected))
 
     def _read_newest(
         self, expected: dict[str, Leaf], step: int | None, partial: bool, arrays: dict[str, np.ndarray]
@@ -261,11 +261,11 @@ class Checkpoints:
 
     def _markers(self) -> dict[int, Marker]:
         """Return the valid markers in order of their steps."""
-        found = {}
+        markers = {}
         for step in step_numbers(self.folder, published=True):
             with contextlib.suppress(DamagedStepError):
-                found[step] = read_marker(self.folder, step)
-        return found
+                markers[step] = read_marker(self.folder, step)
+        return markers
 
     def _ranked(self, markers: Mapping[int, Marker]) -> list[int]:
         """Return the steps that have the metric, best first, earlier ones first among equals."""
