@@ -49,8 +49,8 @@ def attention_statistics(intermediates: Intermediates, batch: Batch) -> dict[str
 
 
 def _layer_statistics(branch: BranchActivations, valid: Bool[Array, "*batch T"] | None) -> AttentionStatistics:
-    found = pair_scores(branch)
-    logits, weights = found["logits"], found["weights"]
+    scores = pair_scores(branch)
+    logits, weights = scores["logits"], scores["weights"]
     pairs = real_pairs(branch, valid)
     queries = pairs.any(-1)
     # Weights may have fewer heads than logits, as in differential attention, where a head combines two maps.

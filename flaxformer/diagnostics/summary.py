@@ -49,10 +49,12 @@ def _extremes(name: str, x: Array) -> dict[str, Array]:
 
 def _quantities(diagnostics: Diagnostics) -> dict[str, dict[str, Array]]:
     """Return {quantity: {place: array}}."""
-    found = {name: getattr(diagnostics, name) for name in ("gradient_norm", "parameter_norm", "update_norm", "rms")}
+    quantities = {
+        name: getattr(diagnostics, name) for name in ("gradient_norm", "parameter_norm", "update_norm", "rms")
+    }
     for field, name in STATISTICS.items():
-        found[name] = {place: getattr(statistics, field) for place, statistics in diagnostics.attention.items()}
-    return found
+        quantities[name] = {place: getattr(statistics, field) for place, statistics in diagnostics.attention.items()}
+    return quantities
 
 
 def _is_outermost(place: str) -> bool:
