@@ -29,7 +29,7 @@ def draw(path: Path, benchmark: Benchmark, measurements: Sequence[Measurement]) 
     """
     compared = [line for line in lines(benchmark, measurements) if line.compared]
     with matplotlib.rc_context(STYLE):
-        figure = (_along if benchmark.along in benchmark.varied else _dots)(benchmark, compared)
+        figure = (_along if benchmark.along in benchmark.varied_options else _dots)(benchmark, compared)
         figure.suptitle(benchmark.question, fontsize=7)
         make_folder(path.parent)
         for kind in ("svg", "png"):
@@ -49,7 +49,7 @@ def _along(benchmark: Benchmark, result_lines: Sequence[ResultLine]) -> Figure:
     along, styles = benchmark.along, {way.name: style_of(i) for i, way in enumerate(benchmark.ways)}
     panels: dict[str, dict[str, list[ResultLine]]] = {}
     for line in result_lines:
-        panel = ", ".join(f"{name} {line.point[name]}" for name in benchmark.varied if name != along)
+        panel = ", ".join(f"{name} {line.point[name]}" for name in benchmark.varied_options if name != along)
         panels.setdefault(panel, {}).setdefault(line.way, []).append(line)
     across, down = min(ACROSS, len(panels)) or 1, math.ceil(len(panels) / ACROSS) or 1
     figure = Figure(figsize=(PAGE, 0.6 + 1.8 * down), layout="constrained")

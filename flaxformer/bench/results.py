@@ -149,4 +149,4 @@ def conclusions(benchmark: Benchmark, measurements: Sequence[Measurement]) -> li
 
 def place(benchmark: Benchmark, point: WorkPoint) -> str:
     """Return the name that distinguishes a point from the others."""
-    return ", ".join(f"{name} {point[name]}" for name in benchmark.varied)
+    return ", ".join(f"{name} {point[name]}" for name in benchmark.varied_options)

@@ -43,7 +43,7 @@ def table(benchmark: Benchmark, measurements: Sequence[Measurement]) -> Table:
     """Return a table with one row per way and point."""
     result_lines = lines(benchmark, measurements)
     ratio, limit = f"× {benchmark.reference}", benchmark.limit.words if benchmark.limit else ""
-    headings = [*benchmark.varied, "way", heading(benchmark)]
+    headings = [*benchmark.varied_options, "way", heading(benchmark)]
     headings += [ratio] if any(line.ratio for line in result_lines) else []
     headings += [limit] if limit and any(line.share for line in result_lines) else []
     columns = [name for name in benchmark.columns if name != benchmark.compared]
@@ -51,13 +51,13 @@ def table(benchmark: Benchmark, measurements: Sequence[Measurement]) -> Table:
     rows = []
     for line in result_lines:
         failed = f" (failed {line.errors} ×)" if line.errors else " (not measured)" if line.skipped else ""
-        cells = [*(str(line.point[name]) for name in benchmark.varied), line.way + failed]
+        cells = [*(str(line.point[name]) for name in benchmark.varied_options), line.way + failed]
         cells.append(interval_text(line.compared, benchmark.compared))
         cells += [interval_text(line.ratio, digits=2)] if ratio in headings else []
         cells += [interval_text(line.share, digits=2)] if limit and limit in headings else []
         rows.append([*cells, *(number(line.others.get(name), name) for name in columns)])
     headings += [benchmark.columns[name] for name in columns]
-    return Table("", headings, rows, len(benchmark.varied) + 1)
+    return Table("", headings, rows, len(benchmark.varied_options) + 1)
 
 
 def as_data(benchmark: Benchmark, measurements: Sequence[Measurement], left_out: list[str]) -> dict[str, object]:

@@ -175,7 +175,7 @@ class Checkpoints:
     def _remove_old(self) -> None:
         """Remove published steps that are neither among the newest nor among the best."""
         markers = self._markers()
-        remaining = {*list(markers)[-self.keep_last :], *self._ranked(markers)[: self.keep_best]}
+        remaining = {*list(markers)[-self.keep_last :], *self._rank(markers)[: self.keep_best]}
         for step in markers:
             if step not in remaining:
                 files.remove(self.folder / str(step), MARKER)
@@ -186,7 +186,7 @@ class Checkpoints:
         """Return the published steps with a valid marker, in order."""
         return list(self._markers())
 
-    def damaged(self) -> list[str]:
+    def damaged_steps(self) -> list[str]:
         """Return the names of the damaged steps: those that were renamed, and those whose marker is damaged."""
         renamed = [path.name for path in self.folder.glob("*.corrupt*") if path.is_dir()]
         valid = self._markers()
@@ -194,7 +194,7 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """Return the published step with the best metric, the first of equals; None if no step has the metric."""
-        return next(iter(self._ranked(self._markers())), None)
+        return next(iter(self._rank(self._markers())), None)
 
     def metrics(self, step: int) -> dict[str, float | None]:
         """Return the metrics saved with a published step; None for those that were not finite."""
@@ -267,7 +267,7 @@ class Checkpoints:
                 markers[step] = read_marker(self.folder, step)
         return markers
 
-    def _ranked(self, markers: Mapping[int, Marker]) -> list[int]:
+    def _rank(self, markers: Mapping[int, Marker]) -> list[int]:
         """Return the steps that have the metric, best first, earlier ones first among equals."""
         sign = 1 if self.lower_is_better else -1
         values = {step: marker.metrics.get(self.metric) for step, marker in markers.items()}

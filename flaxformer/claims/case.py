@@ -59,7 +59,7 @@ def find_cases(folder: Path, names: Sequence[str] = ()) -> list[Case]:
     if not files:
         raise UserError(f"'{folder}' holds no claims; expected a folder of files such as 01_dot_products.py")
     if names:
-        chosen = {_named(name, files) for name in names}
+        chosen = {_find(name, files) for name in names}
         files = [file for file in files if file in chosen]
     return [_of_file(load(file, "case", Case), file) for file in files]
 
@@ -70,7 +70,7 @@ def _of_file(case: Case, file: Path) -> Case:
     return dataclasses.replace(case, name=file.stem, evidence=evidence, quick=quick)
 
 
-def _named(name: str, files: Sequence[Path]) -> Path:
+def _find(name: str, files: Sequence[Path]) -> Path:
     """Return the file of a claim, given its number, its name, or both."""
     for file in files:
         number, _, claim_name = file.stem.partition("_")

@@ -46,7 +46,7 @@ def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
     columns = {
         "effect [95 %]": min(max([13, *(len(line.measured) for line in lines)]), max(24, width // 3)),
         "n": max([1, *(len(str(line.n)) for line in lines)]),
-        "verdict": max([7, *(len(_marked(line.verdict)) for line in lines)]),
+        "verdict": max([7, *(len(_mark(line.verdict)) for line in lines)]),
     }
     for i, case in enumerate(records):
         console.print()
@@ -63,7 +63,7 @@ def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
             body.add_column(header, width=size, justify="right" if header == "n" else "left", overflow="fold")
         for line in case.lines:
             what = Text.assemble(line.tested, (f"  claimed {line.claimed}" if line.claimed != "–" else "", "dim"))
-            verdict = Text(_marked(line.verdict), style=STYLES.get(ESTIMATES.get(line.verdict, line.verdict), "red"))
+            verdict = Text(_mark(line.verdict), style=STYLES.get(ESTIMATES.get(line.verdict, line.verdict), "red"))
             body.add_row(what, line.measured, str(line.n), verdict)
         console.print(Padding(body, (0, 0, 0, 3)), width=width)
     console.print()
@@ -72,7 +72,7 @@ def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
         console.print(Text(page.WEAKER, style="yellow"), width=width)
 
 
-def _marked(verdict: str) -> str:
+def _mark(verdict: str) -> str:
     return f"{MARKS.get(verdict, '!')} {verdict}"
 
 

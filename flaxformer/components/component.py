@@ -130,14 +130,14 @@ class Aux(Node):
     def within(self, name: str) -> "Aux":
         """Return a copy with `name` before every name; those of `carried`, which all parts share, are unchanged."""
 
-        def prefixed(values: Mapping[str, PyTree]) -> dict[str, PyTree]:
+        def add_prefix(values: Mapping[str, PyTree]) -> dict[str, PyTree]:
             return {f"{name}/{key}" if key else name: value for key, value in values.items()}
 
         return Aux(
-            losses=prefixed(self.losses),
-            statistics=prefixed(self.statistics),
-            intermediates=prefixed(self.intermediates),
-            weights=prefixed(self.weights),
+            losses=add_prefix(self.losses),
+            statistics=add_prefix(self.statistics),
+            intermediates=add_prefix(self.intermediates),
+            weights=add_prefix(self.weights),
             carried=self.carried,
         )
 

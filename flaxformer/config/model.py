@@ -105,7 +105,7 @@ class ModelConfig(Config):
         return self.replace(encoder=self.replace(**(like | none | changes)))
 
     @property
-    def unused(self) -> str | None:
+    def unused_part(self) -> str | None:
         """Message about a part that has no effect, with which a model cannot be built; None without one."""
         return unused_cross_attention(self)
 

@@ -145,14 +145,14 @@ def summarise(paths: Sequence[str]) -> str:
     names: dict[str, list[str]] = {}
     for (start, place), numbers in layers.items():
         branch, _, name = place.rpartition("/")
-        entry = f"{start}{_shown(numbers)}/{branch}/" if place else start
+        entry = f"{start}{_format_numbers(numbers)}/{branch}/" if place else start
         names.setdefault(entry, []).extend([name] if place else [])
     return ", ".join(
         f"{entry}({', '.join(point_names)})" if point_names else entry for entry, point_names in names.items()
     )
 
 
-def _shown(numbers: Sequence[str]) -> str:
+def _format_numbers(numbers: Sequence[str]) -> str:
     """Return consecutive numbers as a range, others as a list."""
     first, last = int(numbers[0]), int(numbers[-1])
     is_range = len(numbers) > 2 and last - first + 1 == len(numbers)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar, Union, cast, dataclass_transform, ove
 import numpy as np
 
 from flaxformer.core.pytree import Node, holds_array
-from flaxformer.system.errors import UserError, did_you_mean, shown
+from flaxformer.system.errors import UserError, did_you_mean, quote
 
 ValueT = TypeVar("ValueT")
 
@@ -115,7 +115,7 @@ class Config(Node):
             names = [field.name for field in fields]
             if args:
                 raise UserError(
-                    f"{cls.__name__} is given {shown(args[0])}; expected fields by name: {', '.join(names)}"
+                    f"{cls.__name__} is given {quote(args[0])}; expected fields by name: {', '.join(names)}"
                 )
             for name in values:
                 if name not in names:
@@ -136,7 +136,7 @@ class Config(Node):
             if isinstance(value, str) and (named := named_values(hint)):
                 if value not in named:
                     raise UserError(
-                        f"{type(self).__name__}.{field.name} is {shown(value)}{did_you_mean(value, list(named))}"
+                        f"{type(self).__name__}.{field.name} is {quote(value)}{did_you_mean(value, list(named))}"
                     )
                 object.__setattr__(self, field.name, value := named[value])
             if isinstance(value, list):
@@ -219,20 +219,20 @@ def _check_type(where: str, value: object, hint: object) -> None:
             return
         if isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, float)):
             return
-    value_text = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
+    value_text = f"the class {value.__name__}" if isinstance(value, type) else quote(value)
     raise UserError(f"{where} is {value_text}; expected {_type_name(hint)}")
 
 
 def _check_value(where: str, value: object, metadata: Mapping[str, Any]) -> None:
     if metadata["choices"] is not None and isinstance(value, str) and value not in metadata["choices"]:
-        raise UserError(f"{where} is {shown(value)}{did_you_mean(value, list(metadata['choices']))}")
+        raise UserError(f"{where} is {quote(value)}{did_you_mean(value, list(metadata['choices']))}")
     if not isinstance(value, bool) and isinstance(value, int | float):
         for name, bound in metadata["bounds"].items():
             holds, words = BOUNDS[name]
             if not holds(value, bound):
-                raise UserError(f"{where} is {shown(value)}; expected a number {words} {bound}")
+                raise UserError(f"{where} is {quote(value)}; expected a number {words} {bound}")
         if isinstance(value, int) and abs(value) > LARGEST:
-            raise UserError(f"{where} is {shown(value)}; expected a number of at most 64 bits")
+            raise UserError(f"{where} is {quote(value)}; expected a number of at most 64 bits")
 
 
 def get_at(config: Config, path: str) -> Any:
@@ -288,7 +288,7 @@ def check_field(config: object, name: str, path: str) -> None:
             raise UserError(f"'{path}': '{name}' is not an item; expected a number from 0 to {len(config) - 1}")
         return
     if not isinstance(config, Config):
-        raise UserError(f"'{path}': {shown(config)} has no fields")
+        raise UserError(f"'{path}': {quote(config)} has no fields")
     names = [field.name for field in dataclasses.fields(config)]
     if name not in names:
         raise UserError(f"'{path}': {type(config).__name__} has no field '{name}'{did_you_mean(name, names)}")

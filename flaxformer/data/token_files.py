@@ -132,7 +132,7 @@ def _open(path: str, fully: bool) -> TokenFolder:
         if starts[0] != 0 or starts[-1] != tokens[side].size:
             ends = f"{starts[0]} to {starts[-1]}"
             raise UserError(f"{name}.documents.npy goes from {ends}; expected 0 to {tokens[side].size}")
-        slices = _checked_slices(tokens[side].size, dtype.itemsize, fully)
+        slices = _slices_to_check(tokens[side].size, dtype.itemsize, fully)
         largest = max(int(tokens[side][chunk].max()) for chunk in slices)
         if largest >= (vocabulary := description["vocabulary"]):
             raise UserError(f"{name}.bin has the token {largest}; expected ids below vocabulary {vocabulary}")
@@ -200,7 +200,7 @@ def _sample_starts(size: int) -> list[int]:
     return np.linspace(0, max(size - SAMPLE, 0), SAMPLES).astype(int).tolist()
 
 
-def _checked_slices(count: int, itemsize: int, fully: bool) -> list[slice]:
+def _slices_to_check(count: int, itemsize: int, fully: bool) -> list[slice]:
     """Return slices of the tokens to check: all, or those of the samples."""
     if fully or count * itemsize <= FULLY_CHECKED:
         return [slice(at, at + SAMPLE) for at in range(0, count, SAMPLE)]

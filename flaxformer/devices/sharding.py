@@ -194,7 +194,7 @@ def batch_shards(rows: int = 0) -> int:
 
 def shard_leading(x: Array, spec: PartitionSpec) -> Array:
     """Shard an array [shards, ...], one per part of the batch; `spec` is that of a weight with the other axes."""
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*BATCH, *_gathered(spec)))
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*BATCH, *_gathered_spec(spec)))
 
 
 def reduce_scatter(x: Array, spec: PartitionSpec) -> Array:
@@ -212,11 +212,13 @@ def reduce_scatter(x: Array, spec: PartitionSpec) -> Array:
             )
         return total
 
-    mapped = jax.shard_map(of_device, in_specs=PartitionSpec(*BATCH, *_gathered(spec)), out_specs=spec, check_vma=False)
+    mapped = jax.shard_map(
+        of_device, in_specs=PartitionSpec(*BATCH, *_gathered_spec(spec)), out_specs=spec, check_vma=False
+    )
     return mapped(x)
 
 
-def _gathered(spec: PartitionSpec) -> PartitionSpec:
+def _gathered_spec(spec: PartitionSpec) -> PartitionSpec:
     """Return the partition of a weight after it is gathered along fsdp."""
     return PartitionSpec(*(None if along == "fsdp" else along for along in spec))
 
@@ -266,7 +268,7 @@ def _all_gather(x: Array, sharded: PartitionSpec) -> Array:
     x has this sharding before it is gathered. Otherwise, the compiler may gather the weight before it is cast.
     """
     x = jax.lax.with_sharding_constraint(x, sharded)
-    return jax.lax.with_sharding_constraint(x, _gathered(sharded))
+    return jax.lax.with_sharding_constraint(x, _gathered_spec(sharded))
 
 
 _all_gather.defvjp(

@@ -92,7 +92,7 @@ class TextScorer:
         for context, continuation in pairs:
             first, tokens = encode_pair(self.tokenizer, context, continuation)
             requests.append(_Request(first.tolist() or self.prefix, tokens.tolist()))
-        return self._scored([self._cut(request) for request in requests])
+        return self._score_requests([self._cut(request) for request in requests])
 
     def rolling_log_likelihoods(self, texts: Sequence[str]) -> list[float]:
         """Return log p of whole texts, each token predicted once from up to `length` tokens before it.
@@ -101,7 +101,7 @@ class TextScorer:
         the tokens that no other window has.
         """
         windows = [list(self._windows(self.tokenizer.encode(text.encode(errors="replace")).tolist())) for text in texts]
-        scored = iter(self._scored([window for text_windows in windows for window in text_windows]))
+        scored = iter(self._score_requests([window for text_windows in windows for window in text_windows]))
         return [sum(next(scored).log_likelihood for _ in text_windows) for text_windows in windows]
 
     def continuations(self, contexts: Sequence[str], settings: GenerationSettings) -> list[str]:
@@ -161,7 +161,7 @@ class TextScorer:
             begin = max(0, last - self.length)  # of the tokens that are read; 0 is the prefix
             yield _Request(whole[begin : first + 1], whole[first + 1 : last + 1])
 
-    def _scored(self, requests: Sequence[_Request]) -> list[Scored]:
+    def _score_requests(self, requests: Sequence[_Request]) -> list[Scored]:
         by_index: dict[int, Scored] = {}
         for batch in self._batches([len(request.context) + len(request.continuation) - 1 for request in requests]):
             batch_requests = [requests[i] for i in batch]

@@ -35,7 +35,7 @@ def scores(
 
     def one(batch: Batch) -> dict[str, LossSum]:
         batch_edits = edit(batch) if callable(edit) else edit
-        return _sums(run, model.apply(*_arguments(params, run, batch), edit=batch_edits, **batch.given), batch)
+        return _sums(run, model.apply(*_arguments(params, run, batch), edit=batch_edits, **batch.arguments), batch)
 
     return _mean(jax.lax.map(one, batches))
 
@@ -44,7 +44,7 @@ def lens_scores(params: Transformer, run: Run, batches: Batch) -> dict[int, dict
     """Return the scores of `logit_lens` over batches [batches, B, …], by the number of blocks."""
 
     def one(batch: Batch) -> dict[int, dict[str, LossSum]]:
-        outputs = logit_lens(*_arguments(params, run, batch), **batch.given)
+        outputs = logit_lens(*_arguments(params, run, batch), **batch.arguments)
         return {depth: _sums(run, output, batch) for depth, output in outputs.items()}
 
     return {depth: _mean(sums) for depth, sums in jax.lax.map(one, batches).items()}
@@ -61,19 +61,21 @@ def mean_activations(
     """
 
     def one(batch: Batch) -> dict[str, tuple[Array, Array]]:
-        activations = model.activations_at(*_arguments(params, run, batch), at, **batch.given)
+        activations = model.activations_at(*_arguments(params, run, batch), at, **batch.arguments)
         return {path: sum_over_tokens(path, x, _valid(path, batch), per_position) for path, x in activations.items()}
 
     sums = jax.lax.map(one, batches)
     return {path: total.sum(0) / jnp.maximum(count.sum(0), 1) for path, (total, count) in sums.items()}
 
 
-def named(prefix: str, results: Mapping[str, Array] | Mapping[int, Mapping[str, Array]]) -> dict[str, Float[Array, ""]]:
+def name_scalars(
+    prefix: str, results: Mapping[str, Array] | Mapping[int, Mapping[str, Array]]
+) -> dict[str, Float[Array, ""]]:
     """Return results as scalars by name, for a study's `measure`.
 
     An array [N] at a path gives "prefix/path/0", "prefix/path/1", …; scores by depth give "prefix/loss/0", ….
 
-    >>> named("head_importance", {"blocks/1/attention/heads": jnp.zeros(2)}).keys()
+    >>> name_scalars("head_importance", {"blocks/1/attention/heads": jnp.zeros(2)}).keys()
     dict_keys(['head_importance/blocks/1/attention/heads/0', 'head_importance/blocks/1/attention/heads/1'])
     """
     rows: dict[str, Array] = {}

@@ -28,7 +28,7 @@ from flaxformer.laws import (
     updates,
     weights,
 )
-from flaxformer.laws.law import Finding, Law, not_applicable, violated
+from flaxformer.laws.law import Finding, Law, not_applicable, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.system.errors import UserError, did_you_mean
@@ -140,7 +140,7 @@ def _check_law(name: str, subject: Subject, errors: dict[str, str]) -> Finding:
         where = f" ({Path(users[-1].filename).name}, line {users[-1].lineno}, in {users[-1].name})" if users else ""
         words = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{where}"
         first = errors.setdefault(words, name)
-        return violated(words if first == name else f"the same error as in {first}")
+        return violation(words if first == name else f"the same error as in {first}")
 
 
 def distinct_models(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
@@ -163,7 +163,7 @@ def scales(run: Run | Subject) -> dict[str, np.ndarray]:
     """
     subject = run if isinstance(run, Subject) else Subject(run)
     with jax.enable_x64(False):
-        diagnostics = jax.device_get(_diagnose(subject.started, subject.run, subject.training_batch))
+        diagnostics = jax.device_get(_diagnose(subject.initial_state, subject.run, subject.training_batch))
     gradients = {
         f"gradient of {place}": value
         for place, value in diagnostics.gradient_norm.items()

@@ -12,7 +12,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.points import Edit
 from flaxformer.laws.calls import ModelInputs
 from flaxformer.laws.inputs import Arguments
-from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, violated
+from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
@@ -29,7 +29,7 @@ def edits(subject: Subject) -> Finding:
     Zeros need not change the output where the activation is zero anyway, nor at queries, keys and logits where every
     query attends to one key.
     """
-    call = (subject.params, subject.config, subject.batch.inputs, subject.given)
+    call = (subject.params, subject.config, subject.batch.inputs, subject.arguments)
     activations = _activations(*call)
     return first_violated(_findings(subject, call, activations))
 
@@ -41,16 +41,16 @@ def _findings(subject: Subject, call: _Call, activations: Mapping[str, PyTree]) 
     expected = np.asarray(subject.output())
     count = len(activations)
     factors = np.concatenate([1 - np.eye(count), np.ones((1, count))])  # zero at one point; at none
-    outputs = np.asarray(_scaled(*call, dict(zip(activations, factors.T, strict=True))))
+    outputs = np.asarray(_scaled_outputs(*call, dict(zip(activations, factors.T, strict=True))))
     if difference(expected, outputs[-1]) > subject.tolerance:
         for path in activations:
             words = f"outputs with an edit of {_place(subject.config, path)} that returns its argument, and without,"
-            yield compare(expected, np.asarray(_scaled(*call, {path: np.ones(1)}))[0], words, subject.tolerance)
+            yield compare(expected, np.asarray(_scaled_outputs(*call, {path: np.ones(1)}))[0], words, subject.tolerance)
         words = "outputs with edits of all points that return their argument, and without,"
         yield compare(expected, outputs[-1], words, subject.tolerance)
     for path, output in zip(activations, outputs[:-1], strict=True):
         if np.array_equal(output, outputs[-1]) and not _may_have_no_effect(path, activations):
-            yield violated(
+            yield violation(
                 f"zeros at {_place(subject.config, path)} do not change the output: it is computed from another array "
                 "than context.edit returns"
             )
@@ -85,7 +85,7 @@ def _activations(
 
 
 @fast_jit
-def _scaled(
+def _scaled_outputs(
     params: Transformer,
     config: ModelConfig,
     inputs: ModelInputs,

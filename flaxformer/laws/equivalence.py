@@ -9,7 +9,7 @@ from jaxtyping import Array, PyTree
 
 from flaxformer.laws.calls import forward_pass, loss_and_gradient, one_step, random_key, start_state
 from flaxformer.laws.inputs import to_float32
-from flaxformer.laws.law import OK, Finding, compare, compare_trees, difference, law, not_applicable, violated
+from flaxformer.laws.law import OK, Finding, compare, compare_trees, difference, law, not_applicable, violation
 from flaxformer.laws.programs import fast_jit, program_text
 from flaxformer.laws.subject import Subject
 from flaxformer.laws.where import locate
@@ -42,12 +42,12 @@ def repetition(subject: Subject) -> Finding:
     compiled = fast_jit(calls[0])
     first = compiled(*arguments)
     if (gap := _largest_difference(first, compiled(*arguments))) > 0:
-        return violated(f"two runs of the same program differ by {gap:.2g}")
+        return violation(f"two runs of the same program differ by {gap:.2g}")
     if len(set(programs)) > 1:
         gap = _largest_difference(first, fast_jit(calls[1])(*arguments))
         line = next((a for a, b in zip(*(p.splitlines() for p in programs[:2]), strict=False) if a != b), "")
         if gap > 0:
-            return violated(
+            return violation(
                 f"two traces of the same call differ by {gap:.2g}: the code depends on a value that changes between "
                 f"calls, such as the time, NumPy's random numbers or a global (first at "
                 f"`{' '.join(line.split())[:100]}`)"
@@ -74,7 +74,7 @@ def layout(subject: Subject) -> Finding:
     if shapes[0] == shapes[1]:
         if config.layers != config.period or config.distinct_blocks is not None:
             return not_applicable("the layers cannot be scanned")
-        twice = subject.given_run.replace(model=config.replace(layers=2 * config.layers))
+        twice = subject.original_run.replace(model=config.replace(layers=2 * config.layers))
         return layout.check(Subject(twice, subject.seed))
     unrolled_output, scanned_output = subject.output(), subject.output(params=scanned)
     finding = compare(unrolled_output, scanned_output, "outputs of unrolled and scanned layers", subject.tolerance)
@@ -99,10 +99,10 @@ def layout(subject: Subject) -> Finding:
 )
 def compilation(subject: Subject) -> Finding:
     """Compare the outputs with `jit` and all optimizations to those without `jit`."""
-    weights, inputs, arguments = jax.tree.map(jnp.asarray, (subject.params, subject.batch.inputs, subject.given))
+    weights, inputs, arguments = jax.tree.map(jnp.asarray, (subject.params, subject.batch.inputs, subject.arguments))
     with jax.disable_jit():
         eager = forward_pass(weights, subject.config, inputs, arguments)
-    output = np.asarray(subject.compiled(subject.params, subject.batch.inputs, subject.given))
+    output = np.asarray(subject.compiled_program(subject.params, subject.batch.inputs, subject.arguments))
     result = compare(eager, output, "outputs without and with jit", subject.tolerance)
     return locate(result, subject, {"eager": True}, {})
 
@@ -117,7 +117,7 @@ def group(subject: Subject) -> Finding:
     runs = [subject.run.replace(seed=seed) for seed in (subject.run.seed, subject.run.seed + 1)]
     batch = subject.training_batch
     with jax.enable_x64(False):
-        states = [subject.started, start_state(runs[1])]
+        states = [subject.initial_state, start_state(runs[1])]
         alone = [subject.step(state, run) for state, run in zip(states, runs, strict=True)]
         stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *runs)
         many = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)

@@ -18,7 +18,7 @@ from flaxformer.config import Block, ModelConfig
 from flaxformer.core.struct import Config, get_at, replace_at
 from flaxformer.laws.calls import random_key, start_state
 from flaxformer.laws.configs import is_user_defined
-from flaxformer.laws.law import Finding, difference, law, violated
+from flaxformer.laws.law import Finding, difference, law, violation
 from flaxformer.laws.programs import equations, fast_jit, program_text
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
@@ -48,7 +48,7 @@ def fields(subject: Subject) -> Finding:
     idle += _idle_optimizer_fields(subject)
     note = _note_on_positions(subject.config, idle)
     idle = [path for path in idle if not (note and path.startswith("model.positions."))]
-    return Finding("ok", note) if not idle else violated(f"changing {', '.join(idle)} changes nothing")
+    return Finding("ok", note) if not idle else violation(f"changing {', '.join(idle)} changes nothing")
 
 
 def _note_on_positions(config: ModelConfig, idle: Collection[str]) -> str:
@@ -90,7 +90,7 @@ def _number_matters(subject: Subject, path: str, before: Results) -> bool:
         if _differs(before, _results(subject.params, run, subject.batch, random_key())):
             return True
         with jax.enable_x64(False):
-            if _differs(subject.started.params, start_state(run).params):
+            if _differs(subject.initial_state.params, start_state(run).params):
                 return True
     return not has_valid
 
@@ -214,11 +214,11 @@ def _optimizer_field_matters(subject: Subject, path: str, before: PyTree) -> boo
 
 def _updates(subject: Subject, run: Run) -> PyTree:
     """Return learning rates, and weights after some updates with random gradients, early and late in the training."""
-    random, weights, steps = np.random.default_rng(0), subject.started.params, run.training.steps
+    random, weights, steps = np.random.default_rng(0), subject.initial_state.params, run.training.steps
     gradients = jax.tree.map(lambda x: random.standard_normal((UPDATES, *x.shape)).astype(x.dtype), weights)
     with jax.enable_x64(False):
         firsts = sorted({0, steps // 2, max(0, steps - UPDATES)})
-        return [_updated(weights, run, gradients, first) for first in firsts] + [_factors(run)]
+        return [_rates_and_weights(weights, run, gradients, first) for first in firsts] + [_factors(run)]
 
 
 @fast_jit
@@ -239,7 +239,7 @@ def _factors(run: Run) -> PyTree:
 
 
 @fast_jit
-def _updated(weights: Transformer, run: Run, gradients: Transformer, first: int | Array) -> PyTree:
+def _rates_and_weights(weights: Transformer, run: Run, gradients: Transformer, first: int | Array) -> PyTree:
     """Return the learning rates of the steps from `first` on, and the weights after their updates."""
 
     def update(carry: PyTree, step_and_gradient: tuple[Array, Transformer]) -> tuple[PyTree, Array]:

@@ -61,7 +61,9 @@ def cut(batch: Batch, length: int) -> Batch:
 
 def arguments_of(batch: Batch) -> dict[str, PyTree]:
     """Return the arguments of a forward pass that a batch has beside its inputs."""
-    return {name: value for name, value in batch.replace(padding_is_behind=False).given.items() if value is not None}
+    return {
+        name: value for name, value in batch.replace(padding_is_behind=False).arguments.items() if value is not None
+    }
 
 
 def to_float64(x: ArrayLike) -> np.ndarray:

@@ -29,7 +29,7 @@ class Finding:
 OK = Finding("ok")
 
 
-def violated(words: str) -> Finding:
+def violation(words: str) -> Finding:
     """Return the finding of a law that does not hold."""
     return Finding("violated", words)
 
@@ -94,17 +94,17 @@ def compare(a: ArrayLike, b: ArrayLike, what: str, allowed: float | None = None)
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape:
-        return violated(f"{what} differ in shape: {a.shape} and {b.shape}")
+        return violation(f"{what} differ in shape: {a.shape} and {b.shape}")
     gap = difference(a, b)
     if gap <= (tolerance(a) if allowed is None else allowed):
         return OK
     if not np.isfinite(gap):
         place = np.argwhere(np.isfinite(a) != np.isfinite(b))[0]
-        return violated(f"{what} differ: {a[tuple(place)]:.3g} and {b[tuple(place)]:.3g} at {_index(place)}")
+        return violation(f"{what} differ: {a[tuple(place)]:.3g} and {b[tuple(place)]:.3g} at {_index(place)}")
     with np.errstate(invalid="ignore"):
         distance = np.nan_to_num(np.abs(a - b), nan=0, posinf=0)
     place = np.unravel_index(int(distance.argmax()), a.shape)
-    return violated(f"{what} differ by {gap:.2g} (relative), most at {_index(place)}")
+    return violation(f"{what} differ by {gap:.2g} (relative), most at {_index(place)}")
 
 
 def _index(place: Iterable[SupportsInt]) -> str:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, PyTree
 from flaxformer.laws.calls import random_key
 from flaxformer.laws.embedded import embedded_config
 from flaxformer.laws.inputs import NO_MASKS
-from flaxformer.laws.law import Finding, compare, compare_trees, first_violated, law, not_applicable, violated
+from flaxformer.laws.law import Finding, compare, compare_trees, first_violated, law, not_applicable, violation
 from flaxformer.laws.subject import Subject
 
 EXTRA = 3
@@ -71,7 +71,7 @@ class PaddingCheck:
         self.vectors = subject.long_vectors[:, :length]
         inputs = np.asarray(subject.long_batch.inputs)
         self.tokens = inputs[:, :length] if subject.reads_tokens else np.zeros(self.vectors.shape[:2], np.int32)
-        self.given = subject.source_of(subject.long_batch) | {"prefix": subject.long_batch.prefix}
+        self.arguments = subject.source_of(subject.long_batch) | {"prefix": subject.long_batch.prefix}
         self.has_prefix = subject.config.mask_pattern == "prefix"
 
     def findings(self) -> Iterator[Finding]:
@@ -83,7 +83,7 @@ class PaddingCheck:
     def _probe(self, vectors: np.ndarray, valid: Bool[np.ndarray, "rows T"], fill: float) -> ProbeResult:
         counted = valid if self.subject.has_output_per_token else np.any(valid, axis=-1)
         tokens = self._place(self.tokens, valid, 1)
-        return ProbeResult(*jax.device_get(self.subject.probe(vectors, tokens, valid, counted, fill, **self.given)))
+        return ProbeResult(*jax.device_get(self.subject.probe(vectors, tokens, valid, counted, fill, **self.arguments)))
 
     def _layouts(self) -> Iterator[tuple[list[str], Bool[np.ndarray, "rows T"]]]:
         """Yield names and masks of padding for all rows, until each kind of padding was in some row.
@@ -101,7 +101,7 @@ class PaddingCheck:
                 valid[row, places[name]] = False
             yield names, valid
 
-    def _padded(self, valid: Bool[np.ndarray, "rows T"], fill: float) -> np.ndarray:
+    def _pad(self, valid: Bool[np.ndarray, "rows T"], fill: float) -> np.ndarray:
         """Return the vectors at the real places of a mask, and a number at the others."""
         return self._place(self.vectors, valid, fill)
 
@@ -121,11 +121,11 @@ class PaddingCheck:
         alone = self._probe(self.vectors, every, 0.0)
         for names, valid in self._layouts():
             for vector, fill, contents in ((0.0, 3.0, ""), (np.nan, 0.0, ", whose embeddings are NaN,")):
-                probe = self._probe(self._padded(valid, vector), valid, fill)
+                probe = self._probe(self._pad(valid, vector), valid, fill)
                 yield from self._compare_rows(alone, probe, valid, names, contents)
                 what = f"gradients without padding and with {EXTRA} tokens{contents or ','}"
                 yield compare_trees(alone.by_weights, probe.by_weights, what, self.subject.tolerance)
-            nan_layers = self._probe(self._padded(valid, 0.0), valid, np.nan)
+            nan_layers = self._probe(self._pad(valid, 0.0), valid, np.nan)
             contents = ", which are NaN in every layer,"
             yield from self._compare_rows(alone, nan_layers, valid, names, contents, with_gradient=False)
 
@@ -153,13 +153,13 @@ class PaddingCheck:
         [_, valid], *_ = self._layouts()
         valid = valid.copy()
         valid[-1] = False
-        full = self._padded(valid, 1.0)
+        full = self._pad(valid, 1.0)
         zeros, other = (self._probe(full, valid, fill) for fill in (0.0, 3.0))
         where = "in all of a sequence"
         if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves((zeros.by_tokens[valid], zeros.by_weights))):
-            yield violated(f"gradients with padding {where} are not finite")
+            yield violation(f"gradients with padding {where} are not finite")
         if not np.all(np.isfinite(zeros.output)):
-            yield violated(f"outputs with padding {where} are not finite")
+            yield violation(f"outputs with padding {where} are not finite")
         is_compared = valid if self.subject.has_output_per_token else valid.any(-1)
         what = f"outputs with other contents of padding {where}"
         yield compare(zeros.output[is_compared], other.output[is_compared], what, self.subject.tolerance)
@@ -170,9 +170,9 @@ class PaddingCheck:
         """Change the contents of padding in training, at the same length, since random draws depend on the shape."""
         subject = self.subject
         [_, valid], *_ = self._layouts()
-        full = self._padded(valid, 0.0)
+        full = self._pad(valid, 0.0)
         tokens = subject.long_batch.replace(inputs=self._place(self.tokens, valid, 1))
-        call = NO_MASKS | {"key": random_key(), "valid": valid} | self.given | subject.embedded_call(full, tokens)
+        call = NO_MASKS | {"key": random_key(), "valid": valid} | self.arguments | subject.embedded_call(full, tokens)
         configs = [embedded_config(subject.config, fill) for fill in (0.0, 3.0, np.nan)]
         first, *other_outputs = (np.asarray(subject.output(**call | {"config": config})) for config in configs)
         is_compared = valid if subject.has_output_per_token else valid.any(-1)

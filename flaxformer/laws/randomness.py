@@ -16,7 +16,7 @@ from flaxformer.core.points import Edits
 from flaxformer.laws import calls
 from flaxformer.laws.calls import ModelInputs
 from flaxformer.laws.inputs import Arguments
-from flaxformer.laws.law import OK, Finding, law, not_applicable, violated
+from flaxformer.laws.law import OK, Finding, law, not_applicable, violation
 from flaxformer.laws.programs import draws_of, fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import ForwardInputs, Transformer
@@ -41,7 +41,7 @@ def draws(subject: Subject) -> Finding:
     """Trace a training loss with a key of another generator; run layers of equal weights and inputs with many keys."""
     foreign = _draws_by_other_keys(subject)
     if foreign:
-        return violated(
+        return violation(
             f"{foreign} random {'draw' if foreign == 1 else 'draws'} in training by another key than context.key, so "
             "that the numbers are the same at every step"
         )
@@ -89,12 +89,12 @@ def _compare_layers(subject: Subject) -> Finding:
     blocks = subject.params.blocks
     params = subject.params.replace(blocks=tuple(blocks[i % config.period] for i in range(len(blocks))))
     x = jnp.asarray(np.random.default_rng(2).standard_normal((config.d_model,)))
-    updates = jax.device_get(_updates(params, config, subject.batch.inputs, subject.given, x))
+    updates = jax.device_get(_updates(params, config, subject.batch.inputs, subject.arguments, x))
     for branch, layers in updates.items():
         for number, other in itertools.combinations(range(len(layers)), 2):
             is_same_kind = (other - number) % config.period == 0
             if is_same_kind and _are_equal(np.asarray(layers[number]), np.asarray(layers[other])):
-                return violated(f"the random numbers of {branch} are the same in layers {number} and {other}")
+                return violation(f"the random numbers of {branch} are the same in layers {number} and {other}")
     return OK
 
 

@@ -16,7 +16,7 @@ from flaxformer.laws.law import (
     first_violated,
     law,
     not_applicable,
-    violated,
+    violation,
 )
 from flaxformer.laws.subject import LONGER, Subject
 from flaxformer.laws.where import View, locate
@@ -86,7 +86,7 @@ def _change_later_tokens(
         changed = np.concatenate([inputs[:, : last + 1], other[:, last + 1 :]], axis=1)
         gap = difference(up_to_last(expected), up_to_last(np.asarray(call(changed))))
         if gap > subject.tolerance:
-            finding = violated(f"{when}the outputs up to token {last} change by {gap:.2g} when later tokens do")
+            finding = violation(f"{when}the outputs up to token {last} change by {gap:.2g} when later tokens do")
             if arguments is not None:
                 before, after = ({"inputs": tokens, **arguments} for tokens in (inputs, changed))
                 finding = locate(finding, subject, before, after, up_to_last)
@@ -105,7 +105,7 @@ def _take_later_gradients(subject: Subject, places: Iterable[int]) -> Iterator[F
         gradient = np.asarray(by_tokens)[:, last + 1 :]
         size = float(np.abs(gradient).max()) if np.all(np.isfinite(gradient)) else float("inf")
         if size > 1e-12:
-            yield violated(f"the outputs up to token {last} have a gradient of {size:.2g} by later tokens")
+            yield violation(f"the outputs up to token {last} have a gradient of {size:.2g} by later tokens")
 
 
 def _change_length(subject: Subject, arguments: Arguments) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from flaxformer.core.params import Parameters
 from flaxformer.laws.calls import random_key
 from flaxformer.laws.embedded import give_vectors
 from flaxformer.laws.inputs import NO_MASKS, Arguments
-from flaxformer.laws.law import OK, Finding, difference, law, not_applicable, violated
+from flaxformer.laws.law import OK, Finding, difference, law, not_applicable, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.laws.where import View, locate
@@ -62,7 +62,7 @@ def tokens(subject: Subject) -> Finding:
             gap = difference(expected[:, is_other], output[:, is_other])
             if gap > subject.tolerance:
                 when = "" if key is None else " in training"
-                words = violated(f"without token mixers, changing token {place} changes others{when} by {gap:.2g}")
+                words = violation(f"without token mixers, changing token {place} changes others{when} by {gap:.2g}")
                 call = NO_MASKS | arguments | {"key": key}
                 first, second = (
                     call | subject.embedded_call(vectors, batch, params) | {"config": unmixed}
@@ -130,7 +130,7 @@ def order(subject: Subject) -> Finding:
         expected = order(np.asarray(subject.output(**NO_MASKS | subject.embedded_call(x, batch))))
         gap = difference(expected, np.asarray(subject.output(**NO_MASKS | subject.embedded_call(order(x), tokens))))
         words = f"permuted inputs give outputs that differ by {gap:.2g}, and the model has no positions"
-        return OK if gap <= subject.tolerance else violated(words)
+        return OK if gap <= subject.tolerance else violation(words)
     if config.positions.width:
         return OK
     if not config.layers and config.is_causal:
@@ -146,4 +146,4 @@ def order(subject: Subject) -> Finding:
         return not_applicable(f"{', '.join(sorted(other_mixers))} does not read {kind}")
     if all(isinstance(mixer, Attention) and mixer.frozen_pattern is not None for mixer in mixers):
         return not_applicable("a frozen pattern does not read the positions")
-    return violated(f"{kind} has no effect: without positions, the outputs are the same")
+    return violation(f"{kind} has no effect: without positions, the outputs are the same")

@@ -12,7 +12,7 @@ from flaxformer.components.component import Aux
 from flaxformer.components.heads import LossSum
 from flaxformer.laws.calls import random_key
 from flaxformer.laws.configs import without_dropout
-from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violated
+from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.nn.formulations.chunks import Division
@@ -38,16 +38,16 @@ def data(subject: Subject) -> Finding:
     """Draw batches several times, at several steps, from several traces; check tokens, targets and weights."""
     run = subject.run
     with jax.enable_x64(False):
-        first, again = _drawn(run), _drawn(run)
+        first, again = _draw_batches(run), _draw_batches(run)
         if (place := _first_difference(first, again)) is not None:
-            return violated(
+            return violation(
                 f"the {place} of a batch differ between two draws with the same random key and step; expected a pure "
                 "function, without NumPy's random numbers or a state"
             )
         batches, evaluation = first
         for step in range(1, STEPS):
             if _first_difference(batches[step - 1], batches[step]) is None:
-                return violated(
+                return violation(
                     f"the training batches of steps {step - 1} and {step} are equal; expected draws with the random "
                     "key of `example(key)`, or of `batch(key, step)`"
                 )
@@ -56,7 +56,7 @@ def data(subject: Subject) -> Finding:
         return first_violated(_check_contents(name, batch, run) for name, batch in checked.items())
 
 
-def _drawn(run: Run) -> tuple[list[Batch], Batch]:
+def _draw_batches(run: Run) -> tuple[list[Batch], Batch]:
     """Return the first training batches and the evaluation set, from functions that are traced anew."""
     source = run.task.load().with_numbers(run.task)
 
@@ -80,7 +80,7 @@ def _check_contents(name: str, batch: Batch, run: Run) -> Finding:
     """Check that weights are finite, not negative and not all 0, and that token ids and targets are in range."""
     weights = np.asarray(batch.weights)
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
-        return violated(f"weights of {name} are not finite, negative, or all 0; expected at least one scored target")
+        return violation(f"weights of {name} are not finite, negative, or all 0; expected at least one scored target")
     model = run.model
     outputs = model.head.outputs(model.vocabulary)
     kinds: list[tuple[str, Array, int, ArrayLike | None]] = []
@@ -92,7 +92,7 @@ def _check_contents(name: str, batch: Batch, run: Run) -> Finding:
         counted_ids = np.asarray(ids) if counted is None else np.asarray(ids)[np.asarray(counted)]
         if counted_ids.size and not (counted_ids.min() >= 0 and counted_ids.max() < most):
             wrong_id = counted_ids.min() if counted_ids.min() < 0 else counted_ids.max()
-            return violated(f"{what} of {name} hold {wrong_id}; expected ids from 0 to {most - 1}")
+            return violation(f"{what} of {name} hold {wrong_id}; expected ids from 0 to {most - 1}")
     return OK
 
 
@@ -122,8 +122,8 @@ def loss(subject: Subject) -> Finding:
     if not subject.mixes_batch and not draws and len(rows) > 1:
         parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], batch), rows[i : i + 1], key) for i in rows]
         for name, loss_sum in whole.items():
-            result = _compare(name, loss_sum, _joined(parts, name), "from its rows one by one", subject)
-            findings.append(_explained(result, "a loss or a loss term depends on the whole batch"))
+            result = _compare(name, loss_sum, _join_sums(parts, name), "from its rows one by one", subject)
+            findings.append(_explain(result, "a loss or a loss term depends on the whole batch"))
     return first_violated(findings)
 
 
@@ -149,7 +149,7 @@ def _mean(sums: LossSum) -> Float[Array, ""]:
     return mean(total, count)
 
 
-def _joined(parts: Sequence[dict[str, LossSum]], name: str) -> LossSum:
+def _join_sums(parts: Sequence[dict[str, LossSum]], name: str) -> LossSum:
     """Return a loss of a batch as a training step computes it from parts: sums of their totals, and of their counts."""
     totals, counts = zip(*(part[name] for part in parts), strict=True)
     return jnp.stack(totals).sum(), jnp.stack(counts).sum()
@@ -173,9 +173,9 @@ def _with_other_targets(batch: Batch) -> Batch:
     return batch.replace(targets=np.where(is_scored, targets, other))
 
 
-def _explained(finding: Finding, reason: str) -> Finding:
+def _explain(finding: Finding, reason: str) -> Finding:
     """Return a finding with the reason of its violation, if it is violated."""
-    return violated(f"{finding.words} ({reason})") if finding.is_violated else finding
+    return violation(f"{finding.words} ({reason})") if finding.is_violated else finding
 
 
 def _compare_chunks(subject: Subject, batch: Batch) -> Finding:
@@ -198,7 +198,7 @@ def _compare_chunks(subject: Subject, batch: Batch) -> Finding:
         return OK
     what = "the loss of a batch with all its outputs at once and from one token at a time"
     reason = "a head with by_token, or a term with of_outputs, reads outputs of other tokens"
-    return _explained(compare(*means, what, subject.tolerance), reason)
+    return _explain(compare(*means, what, subject.tolerance), reason)
 
 
 @law(
@@ -208,7 +208,7 @@ def _compare_chunks(subject: Subject, batch: Batch) -> Finding:
 )
 def rate(subject: Subject) -> Finding:
     """Compute the learning rate of each step, or of some of a long run."""
-    run = subject.given_run
+    run = subject.original_run
     steps = np.unique(np.linspace(0, run.training.steps - 1, min(run.training.steps, MOST_RATES)).astype(np.int32))
     with jax.enable_x64(False):
         rates = np.asarray(
@@ -218,7 +218,7 @@ def rate(subject: Subject) -> Finding:
     if wrong.any():
         at = int(wrong.argmax())
         kind = type(run.optimizer.decay).__name__
-        return violated(
+        return violation(
             f"the learning rate of step {steps[at]:,} of {run.training.steps:,} is {rates[at]:.3g} ({kind})"
         )
     return OK

@@ -11,7 +11,7 @@ from flaxformer import model
 from flaxformer.core import params
 from flaxformer.core.weight_axes import axes
 from flaxformer.laws.calls import loss_and_gradient, random_key
-from flaxformer.laws.law import OK, Finding, law, violated
+from flaxformer.laws.law import OK, Finding, law, violation
 from flaxformer.laws.subject import Subject
 
 WHOLE_AXES = ("heads", "key_value_heads", "d_model", "d_head", "d_value", "d_norm")
@@ -34,14 +34,14 @@ def weights(subject: Subject) -> Finding:
     dead, numbers = [], 0
     rows = zip(
         jax.tree_util.tree_leaves_with_path(gradient),
-        jax.tree.leaves(subject.trained),
+        jax.tree.leaves(subject.is_trained),
         jax.tree.leaves(axes(subject.params), is_leaf=lambda node: hasattr(node, "names")),
         strict=True,
     )
     for (path, g), is_trained, weight_axes in rows:
         name, g = params.path_name(path), np.asarray(g)
         if not np.all(np.isfinite(g)):
-            return violated(
+            return violation(
                 f"the gradient of {name} is not finite in {int((~np.isfinite(g)).sum())} of {g.size} numbers"
             )
         if not is_trained or not g.size or (subject.mixes_batch and not weight_axes.fan_in):
@@ -59,7 +59,7 @@ def weights(subject: Subject) -> Finding:
     if not dead:
         return OK
     more = f" and {len(dead) - 4} more" if len(dead) > 4 else ""
-    return violated(f"no gradient reaches {', '.join(dead[:4])}{more} ({numbers:,} numbers)")
+    return violation(f"no gradient reaches {', '.join(dead[:4])}{more} ({numbers:,} numbers)")
 
 
 @law(
@@ -78,7 +78,7 @@ def _check_each_weight(subject: Subject) -> Finding:
     rows = [
         (params.path_name(path), number, np.asarray(g))
         for number, ((path, g), is_trained) in enumerate(
-            zip(jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(subject.trained), strict=True)
+            zip(jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(subject.is_trained), strict=True)
         )
         if is_trained and g.size and np.any(np.asarray(g))
     ]
@@ -109,14 +109,14 @@ def _check_large_weights(subject: Subject) -> Finding:
     )
     _, gradient = loss_and_gradient(large, subject.run, subject.batch, random_key())
     gradient = jax.tree.map(
-        lambda g, is_trained: np.asarray(g) if is_trained else np.zeros_like(g), gradient, subject.trained
+        lambda g, is_trained: np.asarray(g) if is_trained else np.zeros_like(g), gradient, subject.is_trained
     )
     if not all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient)):
-        return violated(f"gradients are not finite with matrices that are {LARGER} times as large")
+        return violation(f"gradients are not finite with matrices that are {LARGER} times as large")
     random, size = np.random.default_rng(2), math.sqrt(_product(gradient, gradient)) or 1.0
     direction = jax.tree.map(
         lambda g, is_trained: g / size + 0.1 * is_trained * random.standard_normal(g.shape) / math.sqrt(g.size or 1),
-        gradient, subject.trained,
+        gradient, subject.is_trained,
     )  # fmt: skip
 
     def losses(step: float) -> tuple[float, float]:
@@ -152,7 +152,9 @@ def _compare_slope(
         if abs(slopes[-1] - slope) <= relative * abs(slope) + absolute:
             return OK
     nearest = min(slopes, key=lambda value: abs(value - slope))
-    return violated(f"the derivative by {name} along a direction is {slope:.4g}; finite differences give {nearest:.4g}")
+    return violation(
+        f"the derivative by {name} along a direction is {slope:.4g}; finite differences give {nearest:.4g}"
+    )
 
 
 @law(
@@ -163,5 +165,5 @@ def _compare_slope(
 def parameters(subject: Subject) -> Finding:
     """Compare the declared number of parameters with the number of weights."""
     declared = params.count(model.specs(subject.config))
-    actual = sum(np.size(leaf) for leaf in jax.tree.leaves(subject.started.params))
-    return OK if declared == actual else violated(f"{declared:,} parameters are declared, and there are {actual:,}")
+    actual = sum(np.size(leaf) for leaf in jax.tree.leaves(subject.initial_state.params))
+    return OK if declared == actual else violation(f"{declared:,} parameters are declared, and there are {actual:,}")

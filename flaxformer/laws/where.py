@@ -12,7 +12,7 @@ from jaxtyping import Array
 from flaxformer import model
 from flaxformer.config import ModelConfig
 from flaxformer.laws.inputs import Arguments
-from flaxformer.laws.law import Finding, difference, violated
+from flaxformer.laws.law import Finding, difference, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import ForwardInputs, Intermediates, Transformer
@@ -38,7 +38,7 @@ def locate(
         place = first_difference(subject, first, second, view)
     except Exception:  # the finding is valid without the location
         place = None
-    return finding if place is None else violated(f"{finding.words}; first in {place}")
+    return finding if place is None else violation(f"{finding.words}; first in {place}")
 
 
 def first_difference(subject: Subject, first: Arguments, second: Arguments, view: View = lambda x: x) -> str | None:
@@ -76,7 +76,7 @@ def _stages(subject: Subject, call: Arguments) -> Iterator[tuple[str, ArrayLike]
     config = call.pop("config", subject.config)
     params = call.pop("params", subject.params)
     inputs, key, is_eager = call.pop("inputs", subject.batch.inputs), call.pop("key", None), call.pop("eager", False)
-    arguments = {name: value for name, value in (subject.given | call).items() if value is not None}
+    arguments = {name: value for name, value in (subject.arguments | call).items() if value is not None}
     if is_eager:
         params, inputs, arguments = jax.tree.map(jnp.asarray, (params, inputs, arguments))
         with jax.disable_jit():

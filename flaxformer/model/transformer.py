@@ -144,7 +144,7 @@ def run(
         cache, positions = append_inputs(cache, config, inputs, arguments)
         arguments = {**arguments, "positions": positions}
     with jax.named_scope("embedding"):
-        x, context = _embedded(params, config, inputs, arguments, table, cache, offset, memory, memory_valid)
+        x, context = _embed_inputs(params, config, inputs, arguments, table, cache, offset, memory, memory_valid)
         context = context.replace(training=key is not None, rows=rows, return_intermediates=keeps)
         # The points of the stack and of its blocks are edited; a norm or a head has none.
         edited = context.replace(edits=settings.get("edits"))
@@ -172,7 +172,7 @@ def run(
     )
 
 
-def _embedded(
+def _embed_inputs(
     params: Transformer,
     config: ModelConfig,
     inputs: Array,

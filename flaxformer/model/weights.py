@@ -43,8 +43,8 @@ def init(key: Array, config: ModelConfig, layout: Layout = "unrolled") -> Transf
 
 
 def _check_used(config: ModelConfig) -> None:
-    if config.unused is not None:
-        raise UserError(config.unused)
+    if config.unused_part is not None:
+        raise UserError(config.unused_part)
 
 
 def _draw(key: Array, config: ModelConfig) -> Transformer:

@@ -46,7 +46,7 @@ def read_anew(read: Callable[P, T]) -> Callable[P, T]:
     """
 
     @functools.wraps(read)
-    def repeated(*arguments: P.args, **options: P.kwargs) -> T:
+    def repeat(*arguments: P.args, **options: P.kwargs) -> T:
         for _ in range(READS - 1):
             try:
                 return read(*arguments, **options)
@@ -55,7 +55,7 @@ def read_anew(read: Callable[P, T]) -> Callable[P, T]:
                     raise
         return read(*arguments, **options)
 
-    return repeated
+    return repeat
 
 
 def digest(data: bytes | memoryview, size: int = 8) -> str:

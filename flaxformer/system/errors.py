@@ -14,7 +14,7 @@ FEW = 8
 """Number of names up to which a message lists them all."""
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Return a value as a message quotes it: its representation, shortened to `SHOWN` characters."""
     if isinstance(value, int) and abs(value) >= 10**SHOWN:
         return f"an integer of {value.bit_length()} bits"

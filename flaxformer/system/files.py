@@ -184,7 +184,7 @@ def open_to_append(path: Path, patience: float = 60.0) -> int:
 
 
 @contextlib.contextmanager
-def unchanged(path: Path, size: int) -> Iterator[bool]:
+def lock_if_unchanged(path: Path, size: int) -> Iterator[bool]:
     """Yield True if a file still has so many bytes and no process appends to it; within, none can."""
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)

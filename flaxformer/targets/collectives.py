@@ -42,7 +42,7 @@ class Collective:
         return number_bytes(self.dtype) * math.prod(self.shape)
 
     @property
-    def moved(self) -> float:
+    def sent_bytes(self) -> float:
         """Bytes that each device sends per step, in a ring."""
         share = (self.group - 1) / self.group if self.group > 1 else 0.0
         factor = {"all-reduce": 2 * share, "collective-permute": 1.0, "collective-broadcast": 1.0}
@@ -82,5 +82,5 @@ def collectives_of(text: str, devices: int) -> list[Collective]:
         total[kind] = total.get(kind, 0) + collective.count
     return sorted(
         (dataclasses.replace(kind, count=count) for kind, count in total.items()),
-        key=lambda collective: -collective.moved,
+        key=lambda collective: -collective.sent_bytes,
     )

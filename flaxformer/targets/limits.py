@@ -26,11 +26,11 @@ class Largest(NamedTuple):
     def describe(self, ceiling: int | None = None) -> str:
         """Return the result in words."""
         if not self.not_compiled:
-            return self.known(ceiling)
+            return self.describe_range(ceiling)
         numbers = ", ".join(f"{number:,}" for number, _ in sorted(self.not_compiled))
-        return f"{self.known(ceiling)}; not known for {numbers}: {min(self.not_compiled)[1]}"
+        return f"{self.describe_range(ceiling)}; not known for {numbers}: {min(self.not_compiled)[1]}"
 
-    def known(self, ceiling: int | None = None) -> str:
+    def describe_range(self, ceiling: int | None = None) -> str:
         """Return in words what was compiled."""
         if self.number == ceiling:
             return f"{self.number:,}, all"

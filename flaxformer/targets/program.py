@@ -193,7 +193,7 @@ def _arguments(
     def on_devices(tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype, sharding=placement.whole), tree)
 
-    def stacked(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    def add_stack_axis(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         axes = () if stack_size is None else (stack_size,)
         if isinstance(x.sharding, NamedSharding) and axes:
             sharding: object = NamedSharding(x.sharding.mesh, PartitionSpec(None, *x.sharding.spec))
@@ -213,11 +213,11 @@ def _arguments(
         shardings = shardings_of(state, placement.mesh)
     shardings = shardings.replace(optimizer=host_shardings(run, shardings.optimizer, state.optimizer))
     state = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, shardings)
-    state = jax.tree.map(stacked, state)
+    state = jax.tree.map(add_stack_axis, state)
     results = None if placement.mesh is None else (jax.tree.map(lambda x: x.sharding, state), placement.whole)
     if placement.mesh is not None:
         data = ShardedSource(data, placement.mesh)
-    return state, jax.tree.map(stacked, shapes), data, results
+    return state, jax.tree.map(add_stack_axis, shapes), data, results
 
 
 def _data(source: Source, run: Run, steps: int) -> PyTree:

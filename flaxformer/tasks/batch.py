@@ -41,7 +41,7 @@ class Batch(Node):
     indices of the array, which is faster for a model and changes no number of a token."""
 
     @property
-    def given(self) -> ForwardInputs:
+    def arguments(self) -> ForwardInputs:
         """Arguments of `apply` beside the inputs."""
         arguments: ForwardInputs = {
             "valid": self.valid,

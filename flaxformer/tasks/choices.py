@@ -163,14 +163,14 @@ class ChoiceEvaluation(Evaluation):
                 ]
                 for question in questions
             ]
-            return jnp.asarray(_padded(rows), jnp.int32)
+            return jnp.asarray(_pad(rows), jnp.int32)
 
         rows, unconditional = table(None), None if self.unconditional is None else table(self.unconditional)
         return ChoiceData(
             batches=self._batches(list(indices)),
             rows=rows,
             byte_counts=jnp.asarray(
-                _padded([[len(y.encode()) for y in question.choices] for question in questions]), jnp.float32
+                _pad([[len(y.encode()) for y in question.choices] for question in questions]), jnp.float32
             ),
             answers=jnp.asarray([question.answer for question in questions], jnp.int32),
             unconditional=unconditional,
@@ -195,20 +195,20 @@ class ChoiceEvaluation(Evaluation):
     def _batches(self, examples: Sequence[_Example]) -> Batch:
         """Return next-token examples [batches, batch_size, T], padded; only the choices are scored."""
         filled = [*examples, *[_FILLER] * (-len(examples) % self.batch_size)]
-        tokens = _padded([[*example.context, *example.choice] for example in filled])
+        tokens = _pad([[*example.context, *example.choice] for example in filled])
         starts = np.array([len(example.context) for example in filled])[:, None]
         ends = starts + np.array([len(example.choice) for example in filled])[:, None]
         place = np.arange(tokens.shape[1] - 1)[None]
 
-        def shaped(x: np.ndarray, kind: type) -> Array:
+        def batched_array(x: np.ndarray, kind: type) -> Array:
             return jnp.asarray(x.reshape(-1, self.batch_size, *x.shape[1:]), kind)
 
         return Batch(
-            inputs=shaped(tokens[:, :-1], np.int32),
-            targets=shaped(tokens[:, 1:], np.int32),
-            weights=shaped((place >= starts - 1) & (place < ends - 1), np.float32),
-            valid=shaped(place < np.maximum(ends - 1, 1), np.bool_),
-            prefix=shaped(starts[:, 0], np.int32),
+            inputs=batched_array(tokens[:, :-1], np.int32),
+            targets=batched_array(tokens[:, 1:], np.int32),
+            weights=batched_array((place >= starts - 1) & (place < ends - 1), np.float32),
+            valid=batched_array(place < np.maximum(ends - 1, 1), np.bool_),
+            prefix=batched_array(starts[:, 0], np.int32),
             padding_is_behind=True,
         )
 
@@ -237,7 +237,7 @@ class ChoiceEvaluation(Evaluation):
         return Overlap(len(questions), in_training)
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+def _pad(rows: Sequence[Sequence[int]]) -> np.ndarray:
     """Return rows as one array, padded with 0 on the right."""
     table = np.zeros((len(rows), max(map(len, rows))), np.int64)
     for place, row in enumerate(rows):

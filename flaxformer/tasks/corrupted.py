@@ -121,12 +121,12 @@ class MaskedTokens(Corrupted):
         yield from super().problems()
         if self.masked + self.random > 1 + 1e-9:
             yield f"masked and random are {self.masked} and {self.random}; expected at most 1 together"
-        if not self.chosen:
+        if not self.scored_places:
             places = f"0 places of a window of {self.text.length} tokens"
             yield f"rate is {self.rate}, which chooses {places}; expected at least one"
 
     @property
-    def chosen(self) -> int:
+    def scored_places(self) -> int:
         """Number of scored places per window."""
         return round(self.rate * self.text.length)
 
@@ -145,7 +145,7 @@ class MaskedTokens(Corrupted):
 
     def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         place_key, kind_key, token_key = jax.random.split(key, 3)
-        chosen = _random_places(place_key, window.size, self.chosen)
+        chosen = _random_places(place_key, window.size, self.scored_places)
         kind = jax.random.uniform(kind_key, window.shape)
         random_tokens = jax.random.randint(token_key, window.shape, 0, self.text.vocabulary)
         read = jnp.where(
@@ -195,14 +195,14 @@ class SpanCorruption(Corrupted):
             yield f"text.pack is '{self.text.pack}'; expected 'none', since a span may cross the end of a document"
 
     @property
-    def removed(self) -> int:
+    def removed_tokens(self) -> int:
         """n, the number of tokens that are removed from a window."""
         return min(max(round(self.density * self.text.length), 1), self.text.length - 1)
 
     @property
     def spans(self) -> int:
         """k, the number of spans."""
-        return min(max(round(self.removed / self.mean_span), 1), self.text.length - self.removed)
+        return min(max(round(self.removed_tokens / self.mean_span), 1), self.text.length - self.removed_tokens)
 
     @property
     def start(self) -> int:
@@ -220,11 +220,11 @@ class SpanCorruption(Corrupted):
 
     @property
     def sequence_length(self) -> int:
-        return self.removed + self.spans + 1
+        return self.removed_tokens + self.spans + 1
 
     @property
     def source_length(self) -> int:
-        return self.text.length - self.removed + self.spans
+        return self.text.length - self.removed_tokens + self.spans
 
     def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         is_removed = self.draw_spans(key)
@@ -240,8 +240,8 @@ class SpanCorruption(Corrupted):
     def draw_spans(self, key: Array) -> Bool[Array, "length"]:
         """Return a mask that is True at the tokens of a window to remove."""
         remaining_key, removed_key = jax.random.split(key)
-        remaining = _random_lengths(remaining_key, self.text.length - self.removed, self.spans)
-        removed = _random_lengths(removed_key, self.removed, self.spans)
+        remaining = _random_lengths(remaining_key, self.text.length - self.removed_tokens, self.spans)
+        removed = _random_lengths(removed_key, self.removed_tokens, self.spans)
         ends = jnp.cumsum(jnp.stack([remaining, removed], 1).reshape(-1))
         return jnp.searchsorted(ends, jnp.arange(self.text.length), side="right") % 2 == 1
 

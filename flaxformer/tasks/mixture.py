@@ -89,7 +89,7 @@ class Mixture(Task):
         for name in ("sequence_length", "source_length", "packs_documents"):
             values = {domain.name: getattr(domain.task, name) for domain in self.domains}
             if len(set(values.values())) > 1:
-                yield f"Mixture.domains differ in {name}: {_listed(values)}; expected one value"
+                yield f"Mixture.domains differ in {name}: {_list_by_domain(values)}; expected one value"
         yield from _weight_problems("Mixture.domains have the weights", [domain.weight for domain in self.domains])
         for number, stage in enumerate(self.stages):
             if isinstance(stage.weights, tuple):
@@ -150,13 +150,14 @@ class Mixture(Task):
                 )
         vocabularies = {domain.name: domain.task.vocabulary for domain in self.domains}
         if len(set(vocabularies.values())) > 1:
-            yield f"domains have different vocabularies: {_listed(vocabularies)}; expected one, of the same tokenizer"
+            listed = _list_by_domain(vocabularies)
+            yield f"domains have different vocabularies: {listed}; expected one, of the same tokenizer"
 
     def load(self) -> "MixtureSource":
         sources = tuple(task.load() for task in self.tasks)
         for source, first in ((sources[i], sources[0]) for i in range(1, len(sources))):
             if _form(source) != _form(first):
-                forms = f"{_listed(_form(first))}; and {_listed(_form(source))}"
+                forms = f"{_list_by_domain(_form(first))}; and {_list_by_domain(_form(source))}"
                 raise UserError(f"domains have batches with different fields: {forms}; expected equal ones")
         return MixtureSource(sources, self.schedule, tuple(domain.name for domain in self.domains), self.batch_size)
 
@@ -301,5 +302,5 @@ def _weight_problems(where: str, weights: Sequence[object]) -> Iterator[str]:
             yield f"{where} {tuple(weights)}; expected numbers of at least 0 with a sum above 0 (from 1e-30 to 1e30)"
 
 
-def _listed(values: Mapping[str, object]) -> str:
+def _list_by_domain(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())

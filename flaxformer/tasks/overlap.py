@@ -91,14 +91,14 @@ def count_overlap(source: "Source", sample: int) -> Overlap:
     tables = source.training_examples()
     evaluation_keys, compared = set(evaluation), None
     if tables is not None:
-        training = _known(tables, evaluation_keys)
+        training = _keys_in(tables, evaluation_keys)
     else:
         drawn = _draw(source, sample)
-        training, compared = _known(drawn, evaluation_keys), sum(len(table.targets) for table in drawn)
+        training, compared = _keys_in(drawn, evaluation_keys), sum(len(table.targets) for table in drawn)
     return Overlap(len(evaluation), sum(key in training for key in evaluation), compared)
 
 
-def _known(tables: "Iterable[Batch]", wanted: set[bytes]) -> set[bytes]:
+def _keys_in(tables: "Iterable[Batch]", wanted: set[bytes]) -> set[bytes]:
     return {key for table in tables for key in example_keys(table) if key in wanted}
 
 

@@ -126,7 +126,7 @@ class CompiledRun:
         if not self.source.on_host:  # the shapes of a chunk are known with the first one
             yield self._advance(state, run, self.source, steps)
         yield self._evaluate(state, run, self._batches("evaluation"))
-        for data in self._held_out.named("evaluation").values():
+        for data in self._held_out.load_named("evaluation").values():
             if not self._is_like_task(data):
                 yield self._score(state, run, data)
         if self._functions.diagnose is not None:
@@ -184,7 +184,7 @@ class CompiledRun:
         """The metrics of the named evaluations, with standard errors."""
         prefix = "test_" if part == "test" else ""
         metrics: RunMetrics = {}
-        for name, data in self._held_out.named(part).items():
+        for name, data in self._held_out.load_named(part).items():
             if self._is_like_task(data):
                 scores = self._run(self._evaluate(state, run, data.batches))[0]
             else:
@@ -269,12 +269,12 @@ def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Call
     if stack_size is None:
         return function
 
-    def mapped(*arguments: PyTree) -> PyTree:
+    def map_trials(*arguments: PyTree) -> PyTree:
         *stacked, source = arguments
         batch_size = None if stack_size == 1 else stack_size
         return jax.lax.map(lambda trial: function(*trial, source), tuple(stacked), batch_size=batch_size)
 
-    return mapped
+    return map_trials
 
 
 _SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()

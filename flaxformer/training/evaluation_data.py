@@ -35,7 +35,7 @@ class PlacedEvaluations:
             self._batches[part] = batches if self._device_group.mesh else self._device_group.device_put(batches)
         return self._batches[part]
 
-    def named(self, part: HeldOutPart) -> dict[str, EvaluationData]:
+    def load_named(self, part: HeldOutPart) -> dict[str, EvaluationData]:
         """The data of the named evaluations that have this part, by name."""
         if part not in self._named:
             loaded = {

@@ -119,7 +119,7 @@ def place(init: From, arrays: Mapping[str, np.ndarray], config: ModelConfig) -> 
     """
     specs = model.specs(config)
     shapes = {path: spec.shape for path, spec in params.table(specs)}
-    named = _renamed(init, arrays)
+    named = _rename_paths(init, arrays)
     loaded = {path: array for path, array in named.items() if path in shapes and not matches(path, init.skip)}
     problems = list(unmatched_patterns("init.skip", init.skip, [*shapes, *named]))
     if wrong := [path for path, array in loaded.items() if array.shape != shapes[path]]:
@@ -130,8 +130,8 @@ def place(init: From, arrays: Mapping[str, np.ndarray], config: ModelConfig) -> 
         )
     if not loaded:
         problems.append(
-            f"init.path is '{init.path}', which has no weight with a path of this model; it has: {_listed(named)}; "
-            f"the model has: {_listed(shapes)}"
+            f"init.path is '{init.path}', which has no weight with a path of this model; it has: {_list_paths(named)}; "
+            f"the model has: {_list_paths(shapes)}"
         )
     if problems:
         raise UserError("\n".join(problems))
@@ -151,7 +151,7 @@ def drawn_paths(initial: InitialWeights) -> list[str]:
     return [path_name(path) for path, is_loaded in flags if not is_loaded]
 
 
-def _renamed(init: From, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _rename_paths(init: From, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays by their new paths."""
     renamed: dict[str, np.ndarray] = {}
     used: set[int] = set()
@@ -167,12 +167,12 @@ def _renamed(init: From, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
         renamed[new] = array
     for number, rename in enumerate(init.rename):
         if number not in used:
-            there = _listed(arrays)
+            there = _list_paths(arrays)
             raise UserError(
                 f"init.rename.{number}.old is '{rename.old}', which is not a weight of '{init.path}'; it has: {there}"
             )
     return renamed
 
 
-def _listed(paths: Mapping[str, object]) -> str:
+def _list_paths(paths: Mapping[str, object]) -> str:
     return ", ".join(without_numbers(paths)) or "none"

@@ -42,7 +42,7 @@ def forward(
       rows: index of each example, if these are a part of the batch.
     """
     precision = run.training.precision
-    inputs, arguments = cast_inputs((batch.inputs, batch.given), precision)
+    inputs, arguments = cast_inputs((batch.inputs, batch.arguments), precision)
     return model.run(
         cast_params(params, precision),
         run.model,
@@ -175,7 +175,7 @@ def _sum_over_parts(
     """Return Σ function(part, rows, dropout_key, shared) over the micro-batches of a batch, one after another."""
     parts = micro_batches(run)
 
-    def summed(shared: PyTree, whole: _Part, key: Array) -> PyTree:
+    def sum_part(shared: PyTree, whole: _Part, key: Array) -> PyTree:
         split = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1), whole)
 
         def body(sums: PyTree, part: _Part) -> tuple[PyTree, None]:
@@ -184,11 +184,11 @@ def _sum_over_parts(
         return jax.lax.scan(body, zeros, split)[0]
 
     if not divides_by_device(run):
-        return summed(shared, whole, dropout_key)
+        return sum_part(shared, whole, dropout_key)
     # Each device sums over its own examples, and one all-reduce per step adds the sums. Without `shard_map`, the
     # compiler inserts an all-reduce for every micro-batch.
     return jax.shard_map(
-        lambda shared, whole, key: jax.lax.psum(summed(shared, whole, key), "data"),
+        lambda shared, whole, key: jax.lax.psum(sum_part(shared, whole, key), "data"),
         in_specs=(PartitionSpec(), PartitionSpec("data"), PartitionSpec()),
         out_specs=PartitionSpec(),
         check_vma=False,

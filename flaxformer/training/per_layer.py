@@ -28,10 +28,10 @@ def per_layer(transform: optax.GradientTransformation, layers: LayerView = "unro
     """
     if layers == "stored":
         return transform
-    return _mapped(transform) if layers == "mapped" else _unrolled(transform)
+    return _over_each_layer(transform) if layers == "mapped" else _over_unrolled_layers(transform)
 
 
-def _unrolled(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+def _over_unrolled_layers(transform: optax.GradientTransformation) -> optax.GradientTransformation:
     """A transform that gets unrolled layers; its updates are stacked again like the updates that it is given."""
 
     def init(params: PyTree) -> optax.OptState:
@@ -48,7 +48,7 @@ def _unroll(tree: PyTree) -> PyTree:
     return with_layout(tree, "unrolled") if isinstance(tree, Transformer) else tree
 
 
-def _mapped(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+def _over_each_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
     """A transform that treats each weight alone, applied to each layer's own part of a stacked weight.
 
     Norms and factors of a weight (trust ratios, row and column means) are then those that unrolled layers have.

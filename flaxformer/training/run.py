@@ -100,8 +100,8 @@ class Run(Config):
     evaluations: tuple[Evaluation, ...] = part((), omit_default=True)
 
     def problems(self) -> Iterator[str]:
-        if self.model.unused is not None:
-            yield f"model.{self.model.unused}"
+        if self.model.unused_part is not None:
+            yield f"model.{self.model.unused_part}"
         yield from self.task.problems_with(self.model)
         yield from self._evaluation_problems()
         parts, buckets, rows = self.training.micro_batches or 1, self.buckets, self.task.batch_size

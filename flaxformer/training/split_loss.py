@@ -119,7 +119,7 @@ def split_sums(
       factors: of the sum of each loss term of the run.
     """
     in_chunks = [(term, factor) for term, factor in zip(run.loss_terms, factors, strict=True) if term.can_split]
-    shared = _shared(run, projection)
+    shared = _chunk_constants(run, projection)
     x, rows = projection.features, (batch.targets, batch.weights)
     placed = functools.partial(_shards, params, projection=projection) if division.shards > 1 else lambda _: chunks.ONE
     if run.model.head.has_own_loss or any(type(term) is not ZLoss for term, _ in in_chunks):
@@ -131,7 +131,7 @@ def split_sums(
     return chunks.sum_chunks_once(_total, with_factors, x, rows, division, placed(with_factors)), count
 
 
-def _shared(run: Run, projection: OutputProjection) -> tuple[OutputProjection, float | Array | None, _Terms]:
+def _chunk_constants(run: Run, projection: OutputProjection) -> tuple[OutputProjection, float | Array | None, _Terms]:
     """Return what all chunks read: the projection without features, the label smoothing, and the terms by chunks."""
     terms = tuple(term for term in run.loss_terms if term.can_split)
     return projection.replace(features=None), run.training.label_smoothing, terms
@@ -143,7 +143,7 @@ def _chunk_counts(
     """Return the count of scored targets, and those of the terms that are computed in chunks."""
     rows = batch.targets, batch.weights
     counts: tuple[Array, list[Array]] = chunks.sum_chunks(
-        _counts, _shared(run, projection), projection.features, rows, division
+        _counts, _chunk_constants(run, projection), projection.features, rows, division
     )
     return jax.lax.stop_gradient(counts)
 
@@ -176,7 +176,7 @@ def _shards(params: Transformer, shared: PyTree, projection: OutputProjection) -
 def _sums(shared: tuple[OutputProjection, float | Array | None, _Terms], x: Array, rows: tuple[Array, Array]) -> PyTree:
     """The head's (sum, count) for a chunk, and those of the loss terms."""
     projection, smoothing, terms = shared
-    projected = projection.projected(x)
+    projected = projection.project(x)
     output = _narrow_gradient(widen(projected), x)
     # Logits that the head rounded are given to the cross-entropy as they are, which a GPU reads in pairs.
     is_rounded = projected.dtype != output.dtype and not projection.head.has_own_loss

@@ -146,7 +146,7 @@ def evaluation_params(state: TrainState, run: Run) -> Transformer:
     if state.average is not None:
         return merge(state.average, run.adapter)
     trained = run.trainable.mask(state.params)
-    mean = run.optimizer.averaged(state.optimizer, select(state.params, trained))
+    mean = run.optimizer.average_weights(state.optimizer, select(state.params, trained))
     return merge(insert(mean, state.params, trained), run.adapter)
 
 

@@ -30,8 +30,8 @@ from flaxformer.interop.huggingface.bert import BERT
 from flaxformer.interop.huggingface.family import (
     Family,
     keep,
-    kept,
     read_attributes,
+    read_kept,
     rows_of,
     write_attributes,
 )
@@ -109,7 +109,7 @@ def save(
     declarations = specs(config)
     rows = declared_rows(rows_of(chosen, config), declarations)
     tensors = to_tensors(rows, declarations, with_layout(params, "unrolled"), "weights of the config's model")
-    files.write(Path(directory), attributes, tensors, kept(config).get(GENERATION))
+    files.write(Path(directory), attributes, tensors, read_kept(config).get(GENERATION))
 
 
 def _family(attributes: Attributes) -> Family:

@@ -143,5 +143,5 @@ IGNORED = {
     "initial values, which the file replaces": "initializer_range initializer_factor init_std",
 }
 """Attributes that do not change the model's function, by their purpose; families add others."""
-WRITTEN_ANEW = (PROVENANCE, NUMBERS, EXECUTION)
+WRITTEN_AGAIN = (PROVENANCE, NUMBERS, EXECUTION)
 """Purposes of attributes that are not kept: the writer knows them better."""

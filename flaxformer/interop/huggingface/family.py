@@ -11,7 +11,7 @@ from flaxformer.components.heads import Head
 from flaxformer.config import ModelConfig
 from flaxformer.core.canonical import canonical
 from flaxformer.core.struct import get_at, replace_at
-from flaxformer.interop.huggingface.attributes import CONFIG, FIXED, IGNORED, WRITTEN_ANEW, Attribute, Attributes
+from flaxformer.interop.huggingface.attributes import CONFIG, FIXED, IGNORED, WRITTEN_AGAIN, Attribute, Attributes
 from flaxformer.interop.tensors import VECTOR, TensorRow, linear
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.system.errors import UserError, did_you_mean
@@ -62,9 +62,9 @@ class Family:
     defaults: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     @property
-    def kept(self) -> frozenset[str]:
+    def kept_names(self) -> frozenset[str]:
         """Attributes that change no number, and are kept: special tokens, labels, generation, limits of lengths."""
-        words = [text for purpose, text in {**IGNORED, **self.ignored}.items() if purpose not in WRITTEN_ANEW]
+        words = [text for purpose, text in {**IGNORED, **self.ignored}.items() if purpose not in WRITTEN_AGAIN]
         unread = [attribute.name for attribute in self.attributes if attribute.is_kept]
         return frozenset([*" ".join(words).split(), *unread])
 
@@ -89,14 +89,14 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
     config = with_explicit_widths(replace_at(family.base, changes), *WIDTHS)
     written = {attribute.name: 0.0 for attribute in family.attributes if attribute.is_kept} | dict(family.defaults)
     written |= _label_names(len(attributes.get("id2label") or ()))
-    extras = {name: value for name, value in attributes.items() if name in family.kept}
+    extras = {name: value for name, value in attributes.items() if name in family.kept_names}
     if extras := {name: value for name, value in extras.items() if name not in written or value != written[name]}:
         config = keep(config, CONFIG, extras)
     architecture, *_ = normalized.get("architectures") or [""]
     return config.replace(head=family.heads[architecture](normalized)) if architecture in family.heads else config
 
 
-def kept(config: ModelConfig) -> dict[str, Attributes]:
+def read_kept(config: ModelConfig) -> dict[str, Attributes]:
     """Return what a config keeps of a checkpoint: the attributes of each of its files, by the file's name.
 
     Raises:
@@ -113,16 +113,16 @@ def kept(config: ModelConfig) -> dict[str, Attributes]:
 
 def keep(config: ModelConfig, file: str, attributes: Attributes) -> ModelConfig:
     """Return the config, which keeps these attributes of a file."""
-    return config.replace(checkpoint=json.dumps(kept(config) | {file: attributes}, sort_keys=True))
+    return config.replace(checkpoint=json.dumps(read_kept(config) | {file: attributes}, sort_keys=True))
 
 
 def kept_attributes(family: Family, config: ModelConfig) -> Attributes:
     """Return the attributes of config.json that a config keeps, as far as they fit a family and the classes."""
     labels = {"id2label", "label2id", "num_labels", "_num_labels"}
-    attributes = kept(config).get(CONFIG, {})
+    attributes = read_kept(config).get(CONFIG, {})
     if not isinstance(config.head, Classifier) or len(attributes.get("id2label") or ()) == config.head.classes:
         labels = set()
-    return {name: value for name, value in attributes.items() if name in family.kept - labels}
+    return {name: value for name, value in attributes.items() if name in family.kept_names - labels}
 
 
 def rows_of(family: Family, config: ModelConfig) -> tuple[TensorRow, ...]:

@@ -154,7 +154,9 @@ def _tile(tiles: Tiling, operands: _Operands, mask: Mask | None, starts: Array) 
     return _Tile(part, reached, allowed, products, logits)
 
 
-def _masked(x: Float[Array, "*shape"], tile: _Tile, other: float | np.floating[Any] = 0) -> Float[Array, "*shape"]:
+def _fill_excluded(
+    x: Float[Array, "*shape"], tile: _Tile, other: float | np.floating[Any] = 0
+) -> Float[Array, "*shape"]:
     return x if tile.allowed is None else jnp.where(tile.allowed, x, other)
 
 
@@ -175,9 +177,9 @@ def _forward(
         tile = _tile(tiles, operands, mask, starts)
         queries, _ = _spans(tiles, starts)
         maximum, total, output = (queries.of(x, 3) for x in sums)
-        logits = _masked(tile.logits, tile, lowest)
+        logits = _fill_excluded(tile.logits, tile, lowest)
         highest = jnp.maximum(maximum, logits.max(-1))
-        weights = _masked(jnp.exp(logits - highest[..., None]), tile)
+        weights = _fill_excluded(jnp.exp(logits - highest[..., None]), tile)
         shrink = jnp.exp(maximum - highest)
         products = jnp.matmul(
             weights.astype(tile.part.value.dtype), tile.part.value[:, :, None], preferred_element_type=wide
@@ -207,7 +209,7 @@ def _backward(
         queries, keys = _spans(tiles, starts)
         part, (own_log, own_inner) = tile.part, (queries.of(x, 3) for x in (log_total, inner))
         tile_cotangent = queries.of(cotangent, 3)
-        weights = _masked(jnp.exp(_masked(tile.logits, tile, 0) - own_log[..., None]), tile)
+        weights = _fill_excluded(jnp.exp(_fill_excluded(tile.logits, tile, 0) - own_log[..., None]), tile)
         lower = functools.partial(jnp.einsum, preferred_element_type=wide)
         of_weights = lower("bkgtd,bksd->bkgts", tile_cotangent, part.value)
         of_logits = weights * (of_weights - own_inner[..., None])
@@ -217,9 +219,9 @@ def _backward(
             capped = jnp.tanh(scaled)
             slope = 1 - capped**2
             assert sums.logit_cap is not None
-            of_cap = sums.logit_cap + (_masked(of_logits * (capped - scaled * slope), tile)).sum()
+            of_cap = sums.logit_cap + (_fill_excluded(of_logits * (capped - scaled * slope), tile)).sum()
             of_logits = of_logits * slope
-        of_scale = sums.scale + _masked(of_logits * tile.products, tile).sum()
+        of_scale = sums.scale + _fill_excluded(of_logits * tile.products, tile).sum()
         narrow = (of_logits * part.scale).astype(part.query.dtype)
         of_query = lower("bkgts,bksd->bkgtd", narrow, part.key)
         of_key = lower("bkgts,bkgtd->bksd", narrow, part.query)

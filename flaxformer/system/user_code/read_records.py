@@ -106,7 +106,7 @@ def changed_reads(output: Path, file: Path | None) -> list[str]:
       file: the file of the study or job; paths are relative to its folder.
     """
     words: dict[str, str] = {}
-    for entry, now in _compared(output, file):
+    for entry, now in _compare(output, file):
         if now != entry["found"]:
             word = "removed" if now == MISSING else "new" if entry["found"] == MISSING else "changed"
             words[describe(entry)] = word
@@ -115,7 +115,7 @@ def changed_reads(output: Path, file: Path | None) -> list[str]:
 
 def accept(output: Path, file: Path | None) -> None:
     """Replace the records of what has changed by records of what is there now."""
-    for entry, now in _compared(output, file):
+    for entry, now in _compare(output, file):
         if now != entry["found"]:
             if entry["kind"] != "damaged":
                 name = contents.absolute(entry["kind"], entry["name"], base_of(file))
@@ -123,7 +123,7 @@ def accept(output: Path, file: Path | None) -> None:
             entry["path"].unlink(missing_ok=True)
 
 
-def _compared(output: Path, file: Path | None) -> Sequence[tuple[JsonObject, str]]:
+def _compare(output: Path, file: Path | None) -> Sequence[tuple[JsonObject, str]]:
     """Return each record that counts, with the digest of what is there now."""
     records, base = read_records_of(output), base_of(file)
     written = {(record["kind"], record["name"]) for record in records if record["found"] == WRITTEN}

@@ -118,7 +118,7 @@ def is_edited(module: types.ModuleType) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def parsed(text: str) -> ast.Module:
+def parse(text: str) -> ast.Module:
     """Return the syntax tree of a text; an empty one if it is not Python."""
     try:
         return ast.parse(text)
@@ -128,13 +128,13 @@ def parsed(text: str) -> ast.Module:
 
 def module_tree(module: types.ModuleType) -> ast.Module:
     """Return the syntax tree of a user module."""
-    return parsed(module_source(module))
+    return parse(module_source(module))
 
 
 def tree_of_file(name: str) -> ast.Module:
     """Return the syntax tree of a file or a notebook cell, by the name that a code object has of it."""
     module = module_of(Path(name)) if Path(name).exists() else None
-    return parsed("".join(linecache.getlines(name))) if module is None else module_tree(module)
+    return parse("".join(linecache.getlines(name))) if module is None else module_tree(module)
 
 
 def function_nodes(code: types.CodeType) -> list[ast.AST]:
