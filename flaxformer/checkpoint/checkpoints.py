@@ -37,7 +37,7 @@ TreeT = TypeVar("TreeT")
 
 
 class Checkpoints:
-    """Checkpoints in a folder, which is read anew by every call.
+    """Checkpoints in a folder, which is read again by every call.
 
     Args:
       folder: the run's folder, created by the first save. One run may write to it at a time; any number of processes

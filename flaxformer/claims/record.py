@@ -149,7 +149,7 @@ def _verdict(claim: JudgedClaim, analysis: Analysis) -> str:
 
 
 def totals(records: Iterable[CaseRecord]) -> str:
-    """Return the numbers of verdicts, those of facts apart from those of estimates."""
+    """Return the numbers of verdicts, of facts and of estimates apart."""
     lines = [line for case in records for line in case.lines]
     kinds = ("fact", [x for x in lines if x.is_fact]), ("estimate", [x for x in lines if not x.is_fact])
     parts = [_total(kind, statements) for kind, statements in kinds if statements]

@@ -55,7 +55,7 @@ def direct_logit_attribution(
       "final_norm/bias", "head/bias". A token mixer without heads of its own is one term, "blocks/0/attention".
 
     Raises:
-      UserError: the logit is no such sum: with a norm after the addition (post-norm), a residual rule that is not
+      UserError: the logit is not such a sum: with a norm after the addition (post-norm), a residual rule that is not
         linear, another final norm, or a head with a transform or a cap; by head, with a norm after the branch.
 
     Source: Elhage et al. 2021, "A mathematical framework for transformer circuits"; frozen scale as in nostalgebraist's

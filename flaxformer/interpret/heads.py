@@ -46,7 +46,7 @@ def named_maps(
       positions: number of queries and keys, from the start of the sequence.
 
     Raises:
-      UserError: a point that is no attention weights, or more than 4,096 numbers.
+      UserError: a point other than attention weights, or more than 4,096 numbers.
     """
     means = mean_activations(params, run, batches, at, per_position=True)
     for path in means:

@@ -35,7 +35,7 @@ class Selection(Node):
     """Heads and positions of the activations at a point; None for all.
 
     path: path or pattern, which gives the axes of heads and positions and is named in messages.
-    count: number of tokens before those of the activations, during decoding; None for activations of whole sequences.
+    count: number of tokens before these activations, during decoding; None for activations of whole sequences.
     """
 
     path: str = flax.struct.field(pytree_node=False)
@@ -100,8 +100,8 @@ class Replacement(Node):
 class Resampling(Node):
     """x ← activations of another sequence of the batch at a selection.
 
-    Sequence i has those of sequence (i + s) mod B, with one random s in 1 … B − 1 that depends on the key alone: all
-    points that are resampled by one key have those of the same sequence.
+    Sequence i has the activations of sequence (i + s) mod B, with one random s in 1 … B − 1 that depends on the key
+    alone: all points that are resampled by one key have activations of the same sequence.
     """
 
     selection: Selection
@@ -221,7 +221,7 @@ def sum_over_tokens(
 
 
 def combine(*edits: Mapping[str, Edit]) -> dict[str, Edit]:
-    """Return the union of several edits; those of one path are applied in the given order."""
+    """Return the union of several edits; edits of one path are applied in the given order."""
     combined: dict[str, list[Edit]] = {}
     for by_path in edits:
         for path, edit in by_path.items():

@@ -33,21 +33,21 @@ def scores(
       edit: the edits of every batch, as for `model.apply`, or a function from a batch [B, …] to its edits.
     """
 
-    def one(batch: Batch) -> dict[str, LossSum]:
+    def score_batch(batch: Batch) -> dict[str, LossSum]:
         batch_edits = edit(batch) if callable(edit) else edit
         return _sums(run, model.apply(*_arguments(params, run, batch), edit=batch_edits, **batch.arguments), batch)
 
-    return _mean(jax.lax.map(one, batches))
+    return _mean(jax.lax.map(score_batch, batches))
 
 
 def lens_scores(params: Transformer, run: Run, batches: Batch) -> dict[int, dict[str, Float[Array, ""]]]:
     """Return the scores of `logit_lens` over batches [batches, B, …], by the number of blocks."""
 
-    def one(batch: Batch) -> dict[int, dict[str, LossSum]]:
+    def score_batch(batch: Batch) -> dict[int, dict[str, LossSum]]:
         outputs = logit_lens(*_arguments(params, run, batch), **batch.arguments)
         return {depth: _sums(run, output, batch) for depth, output in outputs.items()}
 
-    return {depth: _mean(sums) for depth, sums in jax.lax.map(one, batches).items()}
+    return {depth: _mean(sums) for depth, sums in jax.lax.map(score_batch, batches).items()}
 
 
 def mean_activations(
@@ -60,11 +60,11 @@ def mean_activations(
       per_position: True for a mean over the sequences alone, one per position.
     """
 
-    def one(batch: Batch) -> dict[str, tuple[Array, Array]]:
+    def sum_batch(batch: Batch) -> dict[str, tuple[Array, Array]]:
         activations = model.activations_at(*_arguments(params, run, batch), at, **batch.arguments)
         return {path: sum_over_tokens(path, x, _valid(path, batch), per_position) for path, x in activations.items()}
 
-    sums = jax.lax.map(one, batches)
+    sums = jax.lax.map(sum_batch, batches)
     return {path: total.sum(0) / jnp.maximum(count.sum(0), 1) for path, (total, count) in sums.items()}
 
 

@@ -29,7 +29,7 @@ def repetition(subject: Subject) -> Finding:
     """Trace a training step's loss three times, and run it twice."""
 
     def make_call() -> Callable[[Transformer, Batch, Array], PyTree]:
-        def call(weights: Transformer, batch: Batch, key: Array) -> PyTree:  # a new function, which JAX traces anew
+        def call(weights: Transformer, batch: Batch, key: Array) -> PyTree:  # a new function, which JAX traces again
             value, outcome = loss_of(weights, subject.run, batch, key)
             evaluated = forward(weights, subject.run, batch).output
             return value, evaluated, outcome.aux.losses, outcome.aux.weights

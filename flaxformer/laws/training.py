@@ -57,7 +57,7 @@ def data(subject: Subject) -> Finding:
 
 
 def _draw_batches(run: Run) -> tuple[list[Batch], Batch]:
-    """Return the first training batches and the evaluation set, from functions that are traced anew."""
+    """Return the first training batches and the evaluation set, from functions that are traced again."""
     source = run.task.load().with_numbers(run.task)
 
     def batch(source: Source, key: Array, step: Array) -> Batch:

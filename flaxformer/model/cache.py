@@ -13,7 +13,7 @@ from flaxformer.system.errors import UserError
 
 
 class BlockState(Node):
-    """Decoding state of one block: those of its branches, and the constant keys and values of cross-attention."""
+    """Decoding state of one block: the states of its branches, and the constant keys and values of cross-attention."""
 
     attention: PyTree = None
     cross_attention: PackedKV | Memory | None = None

@@ -20,7 +20,7 @@ class ArrayIndex(Node):
 
 
 TokenPositions = Int[Array, "*batch T"] | ArrayIndex | None
-"""Positions of a call; None counts the tokens that are no padding."""
+"""Positions of a call; None counts the tokens that are not padding."""
 
 
 class PrefixInputs(TypedDict, total=False):

@@ -73,13 +73,13 @@ def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Contex
 
 
 def last_index(shape: tuple[int, ...], valid: Bool[Array, "*batch T"] | None) -> Int[Array, "*batch 1"]:
-    """Return the index of the last token of each sequence that is no padding, for tokens of a shape [*batch, T]."""
+    """Return the index of the last token of each sequence that is not padding, for tokens of a shape [*batch, T]."""
     valid = jnp.ones(shape, bool) if valid is None else valid
     return shape[-1] - 1 - valid[..., ::-1].argmax(-1, keepdims=True)
 
 
 def last_token(x: Float[Array, "*batch T D"], context: Context) -> tuple[Float[Array, "*batch 1 D"], Context]:
-    """Return the last token of each sequence that is no padding, and its context."""
+    """Return the last token of each sequence that is not padding, and its context."""
     shape = x.shape[:-1]
     index = last_index(shape, context.valid)
     positions = jnp.take_along_axis(jnp.broadcast_to(context.query_positions, shape), index, axis=-1)

@@ -123,7 +123,7 @@ def extend(
         them all.
       edit: as for `apply`, for the activations of these tokens; the cache has their keys and values after the edits.
         Edits of `interpret` with `positions` count from the first token of the cache. Keys and values of
-        cross-attention, and what is within a token mixer without a decoding state, are no points.
+        cross-attention, and what is within a token mixer without a decoding state, are not points.
 
     Raises:
       ValueError: more tokens than the capacity of the cache.
@@ -179,7 +179,7 @@ def extend_edited(
 
     Args:
       edits: edits of the call; points within a token mixer without a decoding state are edited for all tokens.
-      last_only: return the output of the last token of each sequence that is no padding, [*batch, V].
+      last_only: return the output of the last token of each sequence that is not padding, [*batch, V].
     """
     later_edits = None if edits is None else dataclasses.replace(edits.after(cache.used), edits_prefix=True)
     is_edited = later_edits is not None and later_edits.reach("output")
@@ -194,7 +194,7 @@ def extend_edited(
 
 
 def _last_output(output: Float[Array, "*batch T V"], valid: Bool[Array, "*batch T"] | None) -> Float[Array, "*batch V"]:
-    """Return the output of the last token of each sequence that is no padding."""
+    """Return the output of the last token of each sequence that is not padding."""
     return jnp.take_along_axis(output, last_index(output.shape[:-1], valid)[..., None], axis=-2).squeeze(-2)
 
 

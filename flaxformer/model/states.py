@@ -17,7 +17,7 @@ from flaxformer.system.errors import UserError
 
 
 def empty_states(params: Transformer, config: ModelConfig, batch: tuple[int, ...], capacity: int) -> States:
-    """Return the states for `capacity` tokens per sequence, without those of cross-attention.
+    """Return the states for `capacity` tokens per sequence, without the states of cross-attention.
 
     Raises:
       ValueError: a branch without a decoding state passes values to later layers.

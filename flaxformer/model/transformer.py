@@ -126,7 +126,7 @@ def run(
       arguments: padding, positions, a source and so on; see `ForwardInputs`.
       cache: decoding state; the inputs follow its tokens.
       table: embedding table of the decoder, for an encoder that shares it.
-      last_only: return the output only for the last token of each sequence that is no padding, [*batch, 1, …].
+      last_only: return the output only for the last token of each sequence that is not padding, [*batch, 1, …].
       settings: see `PassSettings`.
 
     Raises:

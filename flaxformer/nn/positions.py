@@ -128,7 +128,7 @@ def relative_positions(
 def token_positions(
     valid: Bool[Array, "*batch T"], earlier: Int[Array, "*batch"] | None = None
 ) -> Int[Array, "*batch T"]:
-    """Return the position of each token: the number of tokens before it that are no padding.
+    """Return the position of each token: the number of tokens before it that are not padding.
 
     Padding has the position of the last token before it, or 0.
 

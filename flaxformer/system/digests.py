@@ -108,7 +108,7 @@ def read_or_empty(path: Path) -> bytes:
 
 @read_anew
 def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
-    """The rows of a file's whole lines, and what is wrong with the lines that are no rows.
+    """The rows of a file's whole lines, and what is wrong with the lines that are not rows.
 
     A last line without its end was cut short by a kill and does not count.
     """

@@ -1,11 +1,11 @@
-"""The error that a user can mend, and the suggestion that ends its message."""
+"""The error that a user can correct, and the suggestion that ends its message."""
 
 import difflib
 from collections.abc import Collection
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend; the command line prints its message alone and exits with code 2."""
+    """A mistake that the user can correct; the command line prints its message alone and exits with code 2."""
 
 
 SHOWN = 100

@@ -75,7 +75,7 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0, only_removes: b
     Args:
       doing: activity of the process, for the error message of another one.
       patience: seconds to wait for another process to release the lock.
-      only_removes: nothing is written under the lock, so that a disk without room for `.lock.holder` is no error.
+      only_removes: nothing is written under the lock, so that a disk without room for `.lock.holder` is not an error.
 
     Raises:
       UserError: another process holds the lock, or the folder cannot be written; or, at the end, another process has
@@ -110,7 +110,7 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0, only_removes: b
 
 
 def _replace_holder(path: Path, token: bytes, is_optional: bool) -> bool:
-    """Write who holds a lock; this also makes a network file system list the folder anew, as `refresh` does.
+    """Write who holds a lock; this also makes a network file system list the folder again, as `refresh` does.
 
     Returns:
       False if the disk has no room for it and it is optional.
@@ -143,7 +143,7 @@ def _release_holder(path: Path, token: bytes) -> bool:
 
 
 def refresh(folder: Path) -> None:
-    """Change a folder, so that a network file system lists it anew; otherwise a listing may be a minute old."""
+    """Change a folder, so that a network file system lists it again; otherwise a listing may be a minute old."""
     path = folder / ".refresh"
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
     path.unlink(missing_ok=True)

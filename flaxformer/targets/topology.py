@@ -123,7 +123,7 @@ def parse_target(text: str) -> Target:
     """Return the target of this name: a device, and how many or in which topology.
 
     Raises:
-      UserError: it is no such name; the message lists what there is.
+      UserError: it is not such a name; the message lists what there is.
     """
     name = next((name for name in sorted(TARGETS, key=len, reverse=True) if text.startswith(name)), "")
     device, suffix = TARGETS.get(name), text[len(name) :]

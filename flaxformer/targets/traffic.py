@@ -77,7 +77,7 @@ def kernels_of(text: str) -> list[KernelTraffic]:
 
 
 def traffic_by_part(kernels: list[KernelTraffic]) -> dict[str, int]:
-    """Return the bytes that kernels read and write, by part, those of most bytes first."""
+    """Return the bytes that kernels read and write, by part, the part of most bytes first."""
     totals: dict[str, int] = {}
     for kernel in kernels:
         totals[kernel.part] = totals.get(kernel.part, 0) + kernel.bytes

@@ -130,7 +130,7 @@ class Mixture(Task):
 
     @property
     def schedule(self) -> "_Weights":
-        """The weights of the domains, and those of the stages."""
+        """The weights of the domains, and of the stages."""
         stages = tuple((stage.start, stage.weights) for stage in self.stages)
         return tuple(domain.weight for domain in self.domains), stages
 

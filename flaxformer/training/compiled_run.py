@@ -155,7 +155,7 @@ class CompiledRun:
         return self._run(self._advance(state, run, source, steps))
 
     def evaluate(self, state: TrainState, run: Run) -> RunMetrics:
-        """The metrics of the evaluation set and of the named evaluations, and those of `measure`."""
+        """The metrics of the evaluation set, of the named evaluations, and of `measure`."""
         return self.evaluate_with_errors(state, run)[0]
 
     def evaluate_with_errors(self, state: TrainState, run: Run) -> tuple[RunMetrics, RunMetrics]:

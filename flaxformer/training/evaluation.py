@@ -27,7 +27,7 @@ Scores = dict[str, Float[Array, ""]]
 def evaluate(params: Transformer, run: Run, source: Source) -> Scores:
     """Mean loss over the fixed evaluation set, without dropout or label smoothing; and accuracy, where there is one.
 
-    A mixture has those of each domain too. Data of `Run.evaluations` are not in the source: see `evaluate_sets`.
+    A mixture has the scores of each domain too. Data of `Run.evaluations` are not in the source: see `evaluate_sets`.
     """
     return without_errors(task_columns(score_task(params, run, source.evaluation())))
 
@@ -79,10 +79,10 @@ def part_slices(task: Task) -> Iterator[tuple[str, slice]]:
 def _example_sums(params: Transformer, run: Run, batches: Batch) -> tuple[dict[str, LossSum], LossSum]:
     """Return (sum, count) of each metric, per batch, and of the loss of each example, [batches, B]."""
 
-    def one(batch: Batch) -> tuple[dict[str, LossSum], LossSum]:
+    def score_batch(batch: Batch) -> tuple[dict[str, LossSum], LossSum]:
         return batch_sums(forward(params, run, batch), run.model.head, batch)
 
-    return jax.lax.map(one, batches)
+    return jax.lax.map(score_batch, batches)
 
 
 def task_columns(scores: Mapping[str, Array], is_test: bool = False) -> Scores:

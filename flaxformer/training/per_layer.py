@@ -95,7 +95,7 @@ def _dimensions(weight_axes: Axes) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def matrix_dimensions(params: PyTree) -> PyTree:
-    """The axes that each matrix of a layer sums over and those of its result; None at all other weights.
+    """The axes that each matrix of a layer sums over, and the axes of its result; None at all other weights.
 
     A map into or out of heads is one matrix, all heads together; each gate, each layer and each entry of a
     `batch_axis`, such as an expert, has a matrix of its own. Embeddings, heads and other weights outside the layers are

@@ -140,7 +140,7 @@ def _chunk_constants(run: Run, projection: OutputProjection) -> tuple[OutputProj
 def _chunk_counts(
     run: Run, projection: OutputProjection, batch: Batch, division: Division
 ) -> tuple[Array, list[Array]]:
-    """Return the count of scored targets, and those of the terms that are computed in chunks."""
+    """Return the count of scored targets, and the counts of the terms that are computed in chunks."""
     rows = batch.targets, batch.weights
     counts: tuple[Array, list[Array]] = chunks.sum_chunks(
         _counts, _chunk_constants(run, projection), projection.features, rows, division
@@ -174,7 +174,7 @@ def _shards(params: Transformer, shared: PyTree, projection: OutputProjection) -
 
 
 def _sums(shared: tuple[OutputProjection, float | Array | None, _Terms], x: Array, rows: tuple[Array, Array]) -> PyTree:
-    """The head's (sum, count) for a chunk, and those of the loss terms."""
+    """The (sum, count) of the head and of the loss terms for a chunk."""
     projection, smoothing, terms = shared
     projected = projection.project(x)
     output = _narrow_gradient(widen(projected), x)

@@ -63,25 +63,25 @@ class Division:
     def split(self, tree: PyTree) -> PyTree:
         """Return arrays [*batch, ...] as [chunks, shards, tokens, ...], padded with zeros at the end of each shard."""
 
-        def one(x: Array) -> Array:
+        def split_array(x: Array) -> Array:
             feature_shape = x.shape[len(self.batch) :]
             x = x.reshape(self.shards, -1, *feature_shape)
             padding = -x.shape[1] % self.count
             x = jnp.pad(x, [(0, 0), (0, padding), *((0, 0) for _ in feature_shape)]) if padding else x
             return jnp.moveaxis(x.reshape(self.shards, self.count, -1, *feature_shape), 1, 0)
 
-        return jax.tree.map(one, tree)
+        return jax.tree.map(split_array, tree)
 
     def merge(self, tree: PyTree) -> PyTree:
         """Return arrays [chunks, shards, tokens, ...] as [*batch, ...]: the inverse of `split`."""
 
-        def one(x: Array) -> Array:
+        def merge_array(x: Array) -> Array:
             x, feature_shape = jnp.moveaxis(x, 0, 1), x.shape[3:]
             x = x.reshape(self.shards, -1, *feature_shape)
             size = math.prod(self.batch) // self.shards
             return x[:, :size].reshape(*self.batch, *feature_shape)
 
-        return jax.tree.map(one, tree)
+        return jax.tree.map(merge_array, tree)
 
 
 def _divide(shape: tuple[int, ...], shards: int, width: int) -> Division:
@@ -169,15 +169,15 @@ def _others(tree: PyTree) -> list[Array]:
 
 
 def _scan(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, constants: list[Array]) -> PyTree:
-    def one(x: Array, rows: PyTree) -> PyTree:
+    def sum_shard(x: Array, rows: PyTree) -> PyTree:
         return bound(floats, x, rows, constants)
 
     def body(sums: PyTree, part: tuple[Array, PyTree]) -> tuple[PyTree, None]:
-        chunk_sums = jax.vmap(one)(*part)
+        chunk_sums = jax.vmap(sum_shard)(*part)
         return jax.tree.map(lambda total, shards: total + shards.sum(0), sums, chunk_sums), None
 
     x, rows = bound.division.split((x, rows))
-    shapes = jax.eval_shape(one, *jax.tree.map(lambda leaf: leaf[0, 0], (x, rows)))
+    shapes = jax.eval_shape(sum_shard, *jax.tree.map(lambda leaf: leaf[0, 0], (x, rows)))
     sums, _ = jax.lax.scan(body, jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes), (x, rows))
     return sums
 
@@ -186,19 +186,19 @@ def _gradients(bound: _Bound, arguments: PyTree, cotangent: PyTree | None) -> tu
     """Return the sums, and their gradients with respect to the real numbers and x; a cotangent None is 1."""
     floats, x, rows, constants = arguments
 
-    def one(x: Array, rows: PyTree) -> tuple[PyTree, list[Array], Array]:
+    def differentiate_shard(x: Array, rows: PyTree) -> tuple[PyTree, list[Array], Array]:
         sums, pull = jax.vjp(lambda floats, x: bound(floats, x, rows, constants), floats, x)
         return sums, *pull(jax.tree.map(jnp.ones_like, sums) if cotangent is None else cotangent)
 
     def body(carry: PyTree, part: tuple[Array, PyTree]) -> tuple[PyTree, Array]:
         sums, gradients = carry
-        shard_sums, new_gradients, of_x = jax.vmap(one)(*part)
+        shard_sums, new_gradients, of_x = jax.vmap(differentiate_shard)(*part)
         sums = jax.tree.map(jnp.add, sums, shard_sums)
         added = [total + new.astype(total.dtype) for total, new in zip(gradients, new_gradients, strict=True)]
         return (sums, bound.shards.place(added)), of_x
 
     x, rows = bound.division.split((x, rows))
-    shapes = jax.eval_shape(jax.vmap(one), *jax.tree.map(lambda leaf: leaf[0], (x, rows)))[0]
+    shapes = jax.eval_shape(jax.vmap(differentiate_shard), *jax.tree.map(lambda leaf: leaf[0], (x, rows)))[0]
     zeros = [
         jnp.zeros((bound.division.shards, *leaf.shape), jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in floats
     ]

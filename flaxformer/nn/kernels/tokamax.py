@@ -80,7 +80,7 @@ def tokamax_attention(call: AttentionCall, implementation: str = "") -> Float[Ar
 
 
 def _valid_keys(known: Structure, batch: tuple[int, ...], S: int) -> Array | None:
-    """Return where keys are no padding, [*batch, S]; None without padding."""
+    """Return where keys are not padding, [*batch, S]; None without padding."""
     seen = known.valid
     if known.lengths is not None:
         inside = lengths_to_valid(known.lengths, S)

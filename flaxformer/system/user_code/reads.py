@@ -95,7 +95,7 @@ def all_reads() -> list[Read]:
 
 
 def forget(file: str) -> None:
-    """Forget what the code of a user file has read, since it is executed anew."""
+    """Forget what the code of a user file has read, since it is executed again."""
     with _state.lock:
         for key, reads_of_name in _state.reads.items():
             _state.reads[key] = [read for read in reads_of_name if read.readers[0] != file]
