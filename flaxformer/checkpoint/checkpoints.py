@@ -276,11 +276,11 @@ class Checkpoints:
 
     def _set_aside(self, step: int, error: DamagedStepError) -> str:
         """Rename a damaged step so that it no longer counts, and return and report what happened."""
-        source, action = self.folder / str(step), "it is being removed"
+        step_folder, action = self.folder / str(step), "it is being removed"
         try:
             # Without a marker, the step is being removed by another process, which has published a later one.
-            if (source / MARKER).exists():
-                action = f"it is now {files.set_aside(source, 'corrupt').name}"
+            if (step_folder / MARKER).exists():
+                action = f"it is now {files.set_aside(step_folder, 'corrupt').name}"
         except OSError as failure:
             action = f"it could not be renamed ({failure})"
         message = f"step {step} of {self.folder} is corrupt: {error}; {action}"

@@ -146,8 +146,8 @@ def source_of(folder: str | Path, root: str | Path | None = None) -> Path | None
       folder: the folder of config.json.
       root: the folder of code/, if it is another.
     """
-    source = _read_document(Path(folder)).get("source")
-    parts = Path(source).parts if isinstance(source, str) else ()
+    copy = _read_document(Path(folder)).get("source")
+    parts = Path(copy).parts if isinstance(copy, str) else ()
     is_inside = len(parts) > 2 and parts[0] == "code" and ".." not in parts
     return Path(root or folder, *parts) if is_inside else None
 

@@ -45,8 +45,8 @@ class LayerCache(Node):
         self, new: KeysValues, used: Int[Array, ""], valid: Bool[Array, "*batch T"] | None = None
     ) -> "LayerCache":
         """Write the keys and values of new tokens from index `used` on; 0 for padding."""
-        rows = pack(new, valid)
-        return LayerCache(jax.tree.map(lambda old, x: write(old, x, used, axis=-2), self.packed, rows))
+        packed = pack(new, valid)
+        return LayerCache(jax.tree.map(lambda old, x: write(old, x, used, axis=-2), self.packed, packed))
 
     def pad_to(self, capacity: int) -> "LayerCache":
         """Return the state with a larger capacity."""

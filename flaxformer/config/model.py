@@ -156,8 +156,8 @@ class ModelConfig(Config):
             "d_memory": self.encoder.d_model if self.encoder else self.d_memory or 0,
         }
         blocks = [block.changes().get("attention") for block in reversed(self.pattern)]
-        parts = (self.feed_forward, *blocks, self.attention)  # a position scheme may need the heads of any block
-        components = (component for component in parts if component is not None)
+        branches = (self.feed_forward, *blocks, self.attention)  # a position scheme may need the heads of any block
+        components = (component for component in branches if component is not None)
         return {name: size for component in components for name, size in component.axis_sizes(sizes).items()} | sizes
 
     @property

@@ -111,10 +111,10 @@ def _character_tokenizer(path: str, data: bytes, characters: list[str]) -> Token
     order = np.argsort(codes)
 
     def encode(text: bytes) -> np.ndarray:
-        points = np.frombuffer(decode_utf8(text, "the text").encode("utf-32-le"), np.uint32)
-        places = np.minimum(np.searchsorted(codes, points, sorter=order), len(codes) - 1)
+        code_points = np.frombuffer(decode_utf8(text, "the text").encode("utf-32-le"), np.uint32)
+        places = np.minimum(np.searchsorted(codes, code_points, sorter=order), len(codes) - 1)
         ids = order[places]
-        if unknown := sorted(set(points[codes[ids] != points].tolist())):
+        if unknown := sorted(set(code_points[codes[ids] != code_points].tolist())):
             named = ", ".join(f"{chr(code)!r} (U+{code:04X})" for code in unknown[:5])
             raise UserError(f"the text has {named}; expected the {len(codes)} characters of '{path}'")
         return ids.astype(token_dtype(len(codes)))

@@ -188,8 +188,8 @@ def batch_shards(rows: int = 0) -> int:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not set(mesh.axis_types) <= {AxisType.Auto}:
         return 1
-    parts = int(mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1))
-    return parts if rows % parts == 0 else 1
+    shards = int(mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1))
+    return shards if rows % shards == 0 else 1
 
 
 def shard_leading(x: Array, spec: PartitionSpec) -> Array:
@@ -280,8 +280,8 @@ _all_gather.defvjp(
 def device_put_global(tree: T, shardings: PyTree[NamedSharding]) -> T:
     """Put arrays that every process holds in full on the devices of all processes; a sharding may stand for a tree."""
 
-    def put(sharding: NamedSharding, part: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: from_process_local(np.asarray(leaf), sharding), part)
+    def put(sharding: NamedSharding, subtree: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: from_process_local(np.asarray(leaf), sharding), subtree)
 
     return jax.tree.map(put, shardings, tree)
 

@@ -114,8 +114,8 @@ def flatten_per_token(x: PyTree, tokens: tuple[int, ...]) -> Float[Array, "*batc
       x: arrays of which each begins with the axes `tokens`.
       tokens: the sizes (*batch, T).
     """
-    rows = [leaf.reshape(*tokens, -1) for leaf in jax.tree.leaves(x)]
-    return rows[0] if len(rows) == 1 else jnp.concatenate(rows, -1)
+    flattened = [leaf.reshape(*tokens, -1) for leaf in jax.tree.leaves(x)]
+    return flattened[0] if len(flattened) == 1 else jnp.concatenate(flattened, -1)
 
 
 def pair_scores(branch: BranchActivations) -> dict[str, Float[Array, "*batch N T S"]]:

@@ -129,11 +129,11 @@ class TextScorer:
     ) -> list[str]:
         """Return the continuations of the prompts of one batch, padded on the left."""
         width = min(self._padded_length(max(map(len, prompts))), self.length - steps)
-        rows = [*prompts, *[prompts[-1]] * (self.batch_size - len(prompts))]
-        tokens = np.array([[0] * (width - len(row)) + row for row in rows], np.int32)
-        valid = np.array([[False] * (width - len(row)) + [True] * len(row) for row in rows])
+        filled = [*prompts, *[prompts[-1]] * (self.batch_size - len(prompts))]
+        tokens = np.array([[0] * (width - len(row)) + row for row in filled], np.int32)
+        valid = np.array([[False] * (width - len(row)) + [True] * len(row) for row in filled])
         key = None if sampling.temperature is None else jax.random.fold_in(jax.random.key(self.seed), number)
-        ids = np.zeros((len(rows), 0), np.int32)
+        ids = np.zeros((len(filled), 0), np.int32)
         texts: list[str] = []
         for piece in stream(self.params, self.run.model, tokens, steps=steps, valid=valid, sampling=sampling, key=key):
             ids = np.concatenate([ids, np.asarray(piece.tokens)], axis=1)

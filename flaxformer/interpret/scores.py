@@ -78,16 +78,16 @@ def name_scalars(
     >>> name_scalars("head_importance", {"blocks/1/attention/heads": jnp.zeros(2)}).keys()
     dict_keys(['head_importance/blocks/1/attention/heads/0', 'head_importance/blocks/1/attention/heads/1'])
     """
-    rows: dict[str, Array] = {}
+    scalars: dict[str, Array] = {}
     for key, value in results.items():
         if isinstance(value, Mapping):
-            rows |= {f"{prefix}/{name}/{key}": x for name, x in value.items()}
+            scalars |= {f"{prefix}/{name}/{key}": x for name, x in value.items()}
         elif value.ndim == 0:
-            rows[f"{prefix}/{key}"] = value
+            scalars[f"{prefix}/{key}"] = value
         else:
             flat = value.reshape(-1)
-            rows |= {f"{prefix}/{key}/{number}": flat[number] for number in range(flat.size)}
-    return rows
+            scalars |= {f"{prefix}/{key}/{number}": flat[number] for number in range(flat.size)}
+    return scalars
 
 
 def _arguments(params: Transformer, run: Run, batch: Batch) -> tuple[Transformer, ModelConfig, Array]:

@@ -50,16 +50,18 @@ def decoding(subject: Subject) -> Finding:
 def _check_prompt(subject: Subject) -> Iterator[Finding]:
     """Read most of one sequence as `generate` reads a prompt, and continue it one by one and by a chunk."""
     params, inputs = jax.tree.map(jnp.asarray, subject.params), np.asarray(subject.long_batch.inputs)
-    length, config, source = inputs.shape[1], subject.config, subject.source_of(subject.long_batch)
+    length, config, source_arguments = inputs.shape[1], subject.config, subject.source_of(subject.long_batch)
     first = max(1, length - CONTINUED)
     prefix = np.full(len(inputs), first) if config.mask_pattern == "prefix" else None  # the prompt
-    expected = np.asarray(subject.output(inputs, **NO_MASKS | source | {"prefix": prefix}))[:1]
+    expected = np.asarray(subject.output(inputs, **NO_MASKS | source_arguments | {"prefix": prefix}))[:1]
     capacity = _capacity(config, length)
 
-    def read(params: Transformer, config: ModelConfig, prompt: Array, source: PrefixInputs) -> tuple[Cache, Array]:
-        return read_prompt(params, config, prompt, jnp.ones(prompt.shape, bool), source, capacity)
+    def read(
+        params: Transformer, config: ModelConfig, prompt: Array, fixed_inputs: PrefixInputs
+    ) -> tuple[Cache, Array]:
+        return read_prompt(params, config, prompt, jnp.ones(prompt.shape, bool), fixed_inputs, capacity)
 
-    prefix_inputs = cast(PrefixInputs, {name: x[:1] for name, x in source.items()})
+    prefix_inputs = cast(PrefixInputs, {name: x[:1] for name, x in source_arguments.items()})
     cache, logits = fast_jit(read)(params, config, jnp.asarray(inputs[:1, :first]), prefix_inputs)
     what = f"outputs for the last token of a prompt of {first} and of the whole sequence"
     yield compare(expected[:, first - 1], logits, what, subject.tolerance)
@@ -86,10 +88,11 @@ def _check_chunks(subject: Subject) -> Iterator[Finding]:
     for row in range(rows):
         compressed[row, : valid[row].sum()] = inputs[row, valid[row]]
     real = np.arange(length) < valid.sum(-1, keepdims=True)
-    source = subject.source_of(subject.long_batch)
-    expected = np.asarray(subject.output(compressed, **NO_MASKS | source | {"valid": real}))
+    source_arguments = subject.source_of(subject.long_batch)
+    expected = np.asarray(subject.output(compressed, **NO_MASKS | source_arguments | {"valid": real}))
     outputs = np.zeros_like(expected)
-    cache, start = model.new_cache(scanned, subject.config, (rows,), _capacity(subject.config, length), **source), 0
+    start, capacity = 0, _capacity(subject.config, length)
+    cache = model.new_cache(scanned, subject.config, (rows,), capacity, **source_arguments)
     while start < length:
         size = CHUNK if start % (CHUNK + 2) == 0 and start + CHUNK <= length else 1
         here = slice(start, start + size)

@@ -185,18 +185,18 @@ def _check_source_padding(subject: Subject) -> Iterator[Finding]:
     """Add padding before, within and behind the source, and compare the outputs."""
     if "source" not in subject.source:
         return
-    source = np.asarray(subject.source["source"])
-    source_valid = np.asarray(subject.source.get("source_valid", np.ones(source.shape[:2], bool)))
-    encoder, length = subject.config.encoder, source.shape[1]
+    encoder_inputs = np.asarray(subject.source["source"])
+    source_valid = np.asarray(subject.source.get("source_valid", np.ones(encoder_inputs.shape[:2], bool)))
+    encoder, length = subject.config.encoder, encoder_inputs.shape[1]
     if encoder is None or (encoder.max_length is not None and length + EXTRA > encoder.max_length):
         return
     expected = np.asarray(subject.output(source_valid=source_valid))
     for where, places in padding_places(length).items():
         kept = np.setdiff1d(np.arange(length + EXTRA), places)
-        for fill in (source[:, :1], source[:, -1:] * 0):
+        for fill in (encoder_inputs[:, :1], encoder_inputs[:, -1:] * 0):
             wide = np.repeat(fill, length + EXTRA, axis=1)
-            valid = np.zeros((len(source), length + EXTRA), bool)
-            wide[:, kept], valid[:, kept] = source, source_valid
+            valid = np.zeros((len(encoder_inputs), length + EXTRA), bool)
+            wide[:, kept], valid[:, kept] = encoder_inputs, source_valid
             output = subject.output(source=wide, source_valid=valid)
             what = f"outputs with padding {where} of the source and without"
             yield compare(expected, output, what, subject.tolerance)

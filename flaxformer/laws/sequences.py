@@ -114,8 +114,8 @@ def _change_length(subject: Subject, arguments: Arguments) -> Iterator[Finding]:
     length = batch.inputs.shape[1]
     expected = np.asarray(subject.output(batch.inputs, **arguments))
     for end in sorted({1, max(1, length - LONGER)} - {length}):
-        part = cut(batch, end)
-        output = subject.output(part.inputs, **arguments_of(part) | {"prefix": None})
+        beginning = cut(batch, end)
+        output = subject.output(beginning.inputs, **arguments_of(beginning) | {"prefix": None})
         what = f"outputs of the first {end} of {length} tokens alone and within the sequence"
         yield compare(expected[:, :end], output, what, subject.tolerance)
 

@@ -32,13 +32,13 @@ def weights(subject: Subject) -> Finding:
     """Search for weights, and for indices of an axis, whose gradient is exactly zero."""
     _, gradient = subject.loss_and_gradient
     dead, numbers = [], 0
-    rows = zip(
+    entries = zip(
         jax.tree_util.tree_leaves_with_path(gradient),
         jax.tree.leaves(subject.is_trained),
         jax.tree.leaves(axes(subject.params), is_leaf=lambda node: hasattr(node, "names")),
         strict=True,
     )
-    for (path, g), is_trained, weight_axes in rows:
+    for (path, g), is_trained, weight_axes in entries:
         name, g = params.path_name(path), np.asarray(g)
         if not np.all(np.isfinite(g)):
             return violation(
@@ -75,7 +75,7 @@ def gradients(subject: Subject) -> Finding:
 
 def _check_each_weight(subject: Subject) -> Finding:
     _, gradient = subject.loss_and_gradient
-    rows = [
+    entries = [
         (params.path_name(path), number, np.asarray(g))
         for number, ((path, g), is_trained) in enumerate(
             zip(jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(subject.is_trained), strict=True)
@@ -84,7 +84,7 @@ def _check_each_weight(subject: Subject) -> Finding:
     ]
     random = np.random.default_rng(1)
     leaves, structure = jax.tree.flatten(subject.params)
-    for name, number, g in rows[:: math.ceil(len(rows) / MOST_LEAVES) or 1]:
+    for name, number, g in entries[:: math.ceil(len(entries) / MOST_LEAVES) or 1]:
         direction = random.standard_normal(g.shape)
         direction = direction / np.sqrt((direction**2).sum()) + g / np.sqrt((g**2).sum())
 

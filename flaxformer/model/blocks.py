@@ -220,9 +220,9 @@ def apply_branch(
     call: BlockCall,
 ) -> BranchResult:
     """Return the update of a branch, for whole sequences or for tokens that follow those of a decoding state."""
-    record: dict[str, Array] = {}
+    activations: dict[str, Array] = {}
     state, prefix_context = call.state, call.prefix_context
-    context = context.replace(record=record if context.return_intermediates else None)
+    context = context.replace(record=activations if context.return_intermediates else None)
     result: ComponentResult
     branch_state = None if state is None else getattr(state, name)
     if state is None or not branch.reads_others:
@@ -242,7 +242,7 @@ def apply_branch(
         result, branch_state = branch.step(weights, x, branch_state, context)
         state = state.replace(**{name: branch_state})
     update, aux = with_aux(result)
-    return update, record, aux, state
+    return update, activations, aux, state
 
 
 def recompute_prefix(

@@ -89,5 +89,6 @@ def _check_prefix_inputs(config: ModelConfig, rows: int, prefix_inputs: PrefixIn
             raise UserError(f"{name} has shape {x.shape}; expected {rows} rows, one per prompt")
     encoder = config.encoder
     if "source" in arrays and encoder is not None and encoder.inputs.reads == "tokens":
-        source = arrays["source"]
-        _check_ids("source", source, arrays.get("source_valid", np.ones(source.shape, bool)), encoder.vocabulary)
+        encoder_inputs = arrays["source"]
+        source_valid = arrays.get("source_valid", np.ones(encoder_inputs.shape, bool))
+        _check_ids("source", encoder_inputs, source_valid, encoder.vocabulary)

@@ -75,7 +75,7 @@ def new_cache(
     layers = states.layers
     if memory is not None:
         layers = jax.tree.map(
-            lambda state, source: state.replace(cross_attention=source.cross_attention),
+            lambda state, with_memory: state.replace(cross_attention=with_memory.cross_attention),
             layers,
             map_layers(source_state, params.blocks, config),
             is_leaf=is_block_state,
@@ -162,12 +162,14 @@ def run(
         )
     parts = {"blocks": aux, "embedding_norm": first, "final_norm": last, "head": head}
     parts |= {} if encoder is None else {"encoder": encoder.aux}
-    source = None if encoder is None else encoder.intermediates
+    encoder_intermediates = None if encoder is None else encoder.intermediates
     return ModelOutput(
         output=output,
         aux=functools.reduce(Aux.merge, (part.within(name) for name, part in parts.items())),
         cache=None if cache is None else cache.replace(layers=states.layers, shared=states.shared),
-        intermediates=Intermediates(embedded, tuple(filter(None, blocks or ())), final, source) if keeps else None,
+        intermediates=Intermediates(embedded, tuple(filter(None, blocks or ())), final, encoder_intermediates)
+        if keeps
+        else None,
         projection=projection,
     )
 
@@ -242,8 +244,8 @@ def _run_encoder(
     params: Transformer, config: ModelConfig, arguments: ForwardInputs, settings: PassSettings
 ) -> ModelOutput:
     """Run the encoder on the source."""
-    source, key, edits = arguments.get("source"), settings.get("dropout_key"), settings.get("edits")
-    if params.encoder is None or config.resolved_encoder is None or source is None:
+    encoder_inputs, key, edits = arguments.get("source"), settings.get("dropout_key"), settings.get("edits")
+    if params.encoder is None or config.resolved_encoder is None or encoder_inputs is None:
         raise ValueError("the config has no encoder or no source is given; expected both")
     encoder_settings: PassSettings = {
         **settings,
@@ -252,4 +254,6 @@ def _run_encoder(
     }
     inputs: ForwardInputs = {"valid": arguments.get("source_valid"), "positions": arguments.get("source_positions")}
     with jax.named_scope("encoder"):
-        return run(params.encoder, config.resolved_encoder, source, inputs, table=_table(params), **encoder_settings)
+        return run(
+            params.encoder, config.resolved_encoder, encoder_inputs, inputs, table=_table(params), **encoder_settings
+        )

@@ -247,12 +247,12 @@ def logits_bytes(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
     """
     outputs = run.model.head.outputs(run.model.vocabulary)
     shapes = {leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(start, run).params)}
-    parts = 1
+    shards = 1
     if mesh is not None:
         along = mesh.shape["tensor"]
-        parts = mesh.shape["data"] * mesh.shape["fsdp"] * (along if outputs % along == 0 else 1)
+        shards = mesh.shape["data"] * mesh.shape["fsdp"] * (along if outputs % along == 0 else 1)
 
-    def largest(program: Jaxpr, parts: int, of_products: bool) -> int:
+    def largest(program: Jaxpr, shards: int, of_products: bool) -> int:
         most = 0
         for equation in program.eqns:
             is_product = equation.primitive.name == "dot_general"
@@ -262,8 +262,8 @@ def logits_bytes(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
                     continue
                 is_logits = aval.shape[-1] == outputs and aval.shape not in shapes
                 if is_logits and jnp.issubdtype(aval.dtype, jnp.floating):
-                    most = max(most, math.prod(aval.shape) * aval.dtype.itemsize // parts)
-            inner = 1 if equation.primitive.name == "shard_map" else parts
+                    most = max(most, math.prod(aval.shape) * aval.dtype.itemsize // shards)
+            inner = 1 if equation.primitive.name == "shard_map" else shards
             for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
                 if _is_program(parameter):
                     program_within = parameter.jaxpr if isinstance(parameter, ClosedJaxpr) else parameter
@@ -272,7 +272,7 @@ def logits_bytes(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
 
     # Logits of all tokens that nothing reads are in the traced program, but not in the compiled one.
     live, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return largest(live, parts, True) or largest(live, parts, False)
+    return largest(live, shards, True) or largest(live, shards, False)
 
 
 def _is_program(value: object) -> bool:

@@ -36,11 +36,11 @@ def suggestions(run: Run, target: Target, mesh: Devices | None) -> Iterator[Sugg
         candidates.append(({"training.precision": "bfloat16"}, mesh))
     if target.count > current.fsdp * current.tensor:
         candidates.append(({}, whole))
-    parts = run.training.micro_batches or 1
-    candidates += [({"training.micro_batches": parts * factor}, mesh) for factor in (2, 4, 8)]
+    micro_batches = run.training.micro_batches or 1
+    candidates += [({"training.micro_batches": micro_batches * factor}, mesh) for factor in (2, 4, 8)]
     if run.training.remat == "none":
         candidates.append(({"training.remat": "block"}, mesh))
-        candidates.append(({"training.remat": "block", "training.micro_batches": parts * 4}, mesh))
+        candidates.append(({"training.remat": "block", "training.micro_batches": micro_batches * 4}, mesh))
         if target.count > current.fsdp * current.tensor:
             candidates.append(({"training.remat": "block"}, whole))
     for changes, devices in candidates:

@@ -98,8 +98,8 @@ def _corrupt_batch(task: Corrupted, key: Array, plain: Batch) -> Batch:
     """Corrupt every window of a batch, each with its own key."""
     *shape, length = plain.inputs.shape
     keys = jax.random.split(key, int(np.prod(shape)))
-    rows = jax.vmap(task.corrupt)(keys, jnp.asarray(plain.inputs).reshape(-1, length))
-    batch = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), rows)
+    examples = jax.vmap(task.corrupt)(keys, jnp.asarray(plain.inputs).reshape(-1, length))
+    batch = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), examples)
     return batch.replace(segments=plain.segments, positions=plain.positions)
 
 
@@ -231,11 +231,13 @@ class SpanCorruption(Corrupted):
         is_first = is_removed & ~jnp.roll(is_removed, 1)  # the first token of a window is never removed
         sentinels = self.end + jnp.cumsum(is_first).astype(window.dtype)
         both = jnp.stack([sentinels, window], 1).reshape(-1)  # before each token, a place for a sentinel
-        source = _select(both, jnp.stack([is_first, ~is_removed], 1).reshape(-1), self.source_length)
+        encoder_inputs = _select(both, jnp.stack([is_first, ~is_removed], 1).reshape(-1), self.source_length)
         spans = _select(both, jnp.stack([is_first, is_removed], 1).reshape(-1), self.sequence_length - 1)
         targets = jnp.append(spans, jnp.asarray(self.end, window.dtype))
         inputs = jnp.concatenate([jnp.full(1, self.start, window.dtype), targets[:-1]])
-        return Batch(inputs=inputs, targets=targets, weights=jnp.ones(targets.shape, jnp.float32), source=source)
+        return Batch(
+            inputs=inputs, targets=targets, weights=jnp.ones(targets.shape, jnp.float32), source=encoder_inputs
+        )
 
     def draw_spans(self, key: Array) -> Bool[Array, "length"]:
         """Return a mask that is True at the tokens of a window to remove."""
@@ -251,10 +253,10 @@ class SpanCorruption(Corrupted):
         The bigram model reads the previous token of the window. Sentinels and the end count with loss 0.
         """
         evaluation = jax.device_get(self.load().evaluation())
-        targets, source = (leaf.reshape(-1, leaf.shape[-1]) for leaf in (evaluation.targets, evaluation.source))
+        targets, encoder_inputs = (leaf.reshape(-1, leaf.shape[-1]) for leaf in (evaluation.targets, evaluation.source))
         before = np.concatenate([targets[:, -1:], targets[:, :-1]], 1)
         row, place = np.nonzero(before > self.end)  # after a sentinel: the token before that sentinel in the source
-        before[row, place] = source[row, np.argmax(source[row] == before[row, place][:, None], 1) - 1]
+        before[row, place] = encoder_inputs[row, np.argmax(encoder_inputs[row] == before[row, place][:, None], 1) - 1]
         is_text = targets < self.start
         unigram, bigram = self._count_model_losses(before[is_text], targets[is_text])
         return {"unigram": float(unigram.sum() / targets.size), "bigram": float(bigram.sum() / targets.size)}

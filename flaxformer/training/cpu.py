@@ -28,10 +28,10 @@ def cached_micro_batches(run: Run) -> int:
     """
     devices = _batch_shards()
     rows, tokens = run.task.batch_size // devices // run.buckets, run.tokens_per_step // devices
-    activations, parts = activation_bytes(run) / devices, 1
-    while activations > parts * CACHE_BYTES and rows % (2 * parts) == 0 and tokens >= 2 * parts * MIN_TOKENS:
-        parts *= 2
-    return parts
+    activations, count = activation_bytes(run) / devices, 1
+    while activations > count * CACHE_BYTES and rows % (2 * count) == 0 and tokens >= 2 * count * MIN_TOKENS:
+        count *= 2
+    return count
 
 
 def core_devices(run: Run, cores: int) -> Devices | None:

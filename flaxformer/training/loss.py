@@ -173,10 +173,10 @@ def _sum_over_parts(
     run: Run, whole: _Part, dropout_key: Array, function: _PartFunction, zeros: PyTree, shared: PyTree
 ) -> PyTree:
     """Return Σ function(part, rows, dropout_key, shared) over the micro-batches of a batch, one after another."""
-    parts = micro_batches(run)
+    count = micro_batches(run)
 
     def sum_part(shared: PyTree, whole: _Part, key: Array) -> PyTree:
-        split = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1), whole)
+        split = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1), whole)
 
         def body(sums: PyTree, part: _Part) -> tuple[PyTree, None]:
             return jax.tree.map(jnp.add, sums, function(*part, key, shared)), None

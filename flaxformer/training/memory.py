@@ -76,10 +76,10 @@ def excess(run: Run) -> str:
     needed, memory = needed_bytes(run), machine_bytes()
     if sum(needed.values()) <= memory:
         return ""
-    parts = ", ".join(f"{size(count)} for {what}" for what, count in needed.items())
+    listed = ", ".join(f"{size(count)} for {what}" for what, count in needed.items())
     path, value = max([*_sizes(run.model, "model"), *_sizes(run.task, "task")], key=operator.itemgetter(1))
     return (
-        f"needs at least {size(sum(needed.values()))} of memory ({parts}) and there are {size(memory)}; expected a "
+        f"needs at least {size(sum(needed.values()))} of memory ({listed}) and there are {size(memory)}; expected a "
         f"smaller model, batch or length (the largest size is {path}={value})"
     )
 
@@ -88,13 +88,13 @@ def _sizes(config: Config, path: str) -> Iterator[tuple[str, int]]:
     """Yield the whole numbers of a config and of its parts, by their paths."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        parts = enumerate(value) if isinstance(value, tuple) else [(None, value)]
-        for number, part in parts:
+        components = enumerate(value) if isinstance(value, tuple) else [(None, value)]
+        for number, component in components:
             at = f"{path}.{field.name}" if number is None else f"{path}.{field.name}.{number}"
-            if isinstance(part, Config):
-                yield from _sizes(part, at)
-            elif isinstance(part, int) and not isinstance(part, bool):
-                yield at, part
+            if isinstance(component, Config):
+                yield from _sizes(component, at)
+            elif isinstance(component, int) and not isinstance(component, bool):
+                yield at, component
 
 
 def check_compiled(used: int, name: str) -> None:

@@ -179,5 +179,5 @@ class ScheduleFree(Optimizer):
         return [optax.contrib.schedule_free(optax.chain(*super().update(rate, scales)), rate, b1=self.beta1)]
 
     def average_weights(self, state: optax.OptState, params: Transformer) -> Transformer:
-        [schedule_free] = [part for part in state if isinstance(part, optax.contrib.ScheduleFreeState)]
+        [schedule_free] = [member for member in state if isinstance(member, optax.contrib.ScheduleFreeState)]
         return jax.tree.map(lambda y, z: (y - (1 - self.beta1) * z) / self.beta1, params, schedule_free.z)

@@ -104,14 +104,14 @@ class Run(Config):
             yield f"model.{self.model.unused_part}"
         yield from self.task.problems_with(self.model)
         yield from self._evaluation_problems()
-        parts, buckets, rows = self.training.micro_batches or 1, self.buckets, self.task.batch_size
-        if rows % (parts * buckets):
+        micro_batches, buckets, rows = self.training.micro_batches or 1, self.buckets, self.task.batch_size
+        if rows % (micro_batches * buckets):
             shared = f" / task.buckets {buckets}" if buckets > 1 else ""
-            yield f"training.micro_batches is {parts}; expected a divisor of task.batch_size {rows}{shared}"
+            yield f"training.micro_batches is {micro_batches}; expected a divisor of task.batch_size {rows}{shared}"
         mixers = [
             mixer for stack in (self.model, self.model.encoder) if stack is not None for mixer in stack.batch_mixers
         ]
-        for name, count in (("training.micro_batches", parts), ("task.buckets", buckets)):
+        for name, count in (("training.micro_batches", micro_batches), ("task.buckets", buckets)):
             if count > 1 and mixers:
                 kind = type(mixers[0]).__name__
                 yield f"{name} is {count} with {kind}, which needs the whole batch; expected 1"
