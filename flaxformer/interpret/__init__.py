@@ -1,7 +1,7 @@
 """Interpretation of a model: interventions on activations, attribution of logits, importance and roles of heads.
 
 Every function is pure in the weights, the config or run, and the data, so that a study's `measure` can call it;
-`named` turns its result into numbers by name.
+`name_scalars` turns its result into numbers by name.
 """
 
 from flaxformer.interpret.attribution import direct_logit_attribution

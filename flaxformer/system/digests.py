@@ -39,7 +39,7 @@ class FormError(DamagedError):
     """The data are those that were written, and not of the form that is expected."""
 
 
-def read_anew(read: Callable[P, T]) -> Callable[P, T]:
+def read_again(read: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that reads a file, so that it begins again if the file is replaced or removed meanwhile.
 
     A network file system may then report a stale handle (ESTALE), where a local one would go on with the old content.
@@ -97,7 +97,7 @@ def append_line(path: Path, row: Mapping[str, object]) -> None:
         os.close(file)
 
 
-@read_anew
+@read_again
 def read_or_empty(path: Path) -> bytes:
     """The content of a file; nothing if there is none, if it is removed meanwhile, or if it is not a file."""
     try:
@@ -106,7 +106,7 @@ def read_or_empty(path: Path) -> bytes:
         return b""
 
 
-@read_anew
+@read_again
 def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
     """The rows of a file's whole lines, and what is wrong with the lines that are not rows.
 
@@ -188,7 +188,7 @@ def write_document(path: Path, data: JsonObject) -> None:
     write_atomically(path, document(data))
 
 
-@read_anew
+@read_again
 def read_document(path: Path) -> JsonObject:
     """Read a document that `write_document` wrote.
 
