@@ -86,7 +86,7 @@ def kernel(name: str) -> Callable[[Work], dict[str, Any]]:
         taken = {mask: call for mask, call in cases.items() if attention.refusal(name, call) is None}
         if not taken:
             raise Unavailable(attention.refusal(name, cases["causal"]) or attention.refusal(name, cases["none"]) or "")
-        compute = attention.named(name, next(iter(taken.values())))
+        compute = attention.select(name, next(iter(taken.values())))
         with ThreadPoolExecutor() as threads:  # most of the time is compilation
             pairs = threads.map(lambda call: differences(compute, call), taken.values())
         found = dict(zip(taken, pairs, strict=True))

@@ -74,7 +74,7 @@ def operations(name: str) -> float:
     """Return the operations that the compiler counts for the logits of a batch."""
     batch = jax.eval_shape(TASK.replace(form=FORMS[name]).load().batch, jax.random.key(0), 0)
     params = jax.eval_shape(lambda: model.init(jax.random.key(0), MODELS[name]))
-    run = jax.jit(lambda params, batch: model.apply(params, MODELS[name], batch.inputs, **batch.given))
+    run = jax.jit(lambda params, batch: model.apply(params, MODELS[name], batch.inputs, **batch.arguments))
     return run.lower(params, batch).compile().cost_analysis()["flops"]
 
 

@@ -31,7 +31,7 @@ from flaxformer.interpret import (
     head_importance,
     lens_scores,
     mean_activations,
-    named,
+    name_scalars,
     patch,
     prefix_matching,
     previous_token,
@@ -57,10 +57,12 @@ def measure(params: Transformer, run: Run) -> dict[str, Array]:
     tokens = batches.inputs.reshape(-1, batches.inputs.shape[-1])
     is_scored = jnp.arange(tokens.shape[-1])[None] == tokens.shape[-1] - 1
     weights = attention_maps(params, run.model, tokens)
-    found = named("prefix_matching", {path: prefix_matching(a, tokens, is_scored) for path, a in weights.items()})
-    found |= named("previous_token", {path: previous_token(a, tokens) for path, a in weights.items()})
-    found |= named("head_importance", head_importance(params, run, batches))
-    found |= named("logit_lens", lens_scores(params, run, batches))
+    found = name_scalars(
+        "prefix_matching", {path: prefix_matching(a, tokens, is_scored) for path, a in weights.items()}
+    )
+    found |= name_scalars("previous_token", {path: previous_token(a, tokens) for path, a in weights.items()})
+    found |= name_scalars("head_importance", head_importance(params, run, batches))
+    found |= name_scalars("logit_lens", lens_scores(params, run, batches))
     average = mean_activations(params, run, batches, "blocks/*/attention/heads")
     loss = scores(params, run, batches)["loss"]
 

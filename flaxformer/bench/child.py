@@ -36,11 +36,11 @@ class ProcessArguments(TypedDict):
 def peak_memory_bytes() -> int:
     """Largest resident memory so far of this process or of a child process that has ended."""
     unit = 1 if sys.platform == "darwin" else 1024
-    own, status = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, Path("/proc/self/status")
+    peak, status = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, Path("/proc/self/status")
     if status.exists():
         marks = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        own = int(marks[0]) * 1024 if marks else own
-    return max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit)
+        peak = int(marks[0]) * 1024 if marks else peak
+    return max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit)
 
 
 def main(task: ProcessArguments) -> None:

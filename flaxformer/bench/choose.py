@@ -79,7 +79,7 @@ def _as(kind: type, name: str, text: str, choices: Sequence[str]) -> object:
     return value
 
 
-def chosen(benchmark: Benchmark, only: Sequence[str], options: OptionValues) -> tuple[list[Way], list[str]]:
+def choose_ways(benchmark: Benchmark, only: Sequence[str], options: OptionValues) -> tuple[list[Way], list[str]]:
     """Return the ways to measure, and a message for each that is left out because something is missing.
 
     Raises:

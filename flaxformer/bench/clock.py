@@ -45,8 +45,8 @@ def rate(
     for _ in range(WARM_UP):
         began = time.perf_counter()
         ready(call())
-        one = time.perf_counter() - began
-    calls, windows = max(1, round(seconds / WINDOWS / one)), []
+        call_seconds = time.perf_counter() - began
+    calls, windows = max(1, round(seconds / WINDOWS / call_seconds)), []
     for _ in range(WINDOWS):
         began = time.perf_counter()
         for _ in range(calls):

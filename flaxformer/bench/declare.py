@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flaxformer.system.arguments import check_arguments
-from flaxformer.system.errors import UserError, shorten, shown
+from flaxformer.system.errors import UserError, quote, shorten
 
 MOST_MEASUREMENTS = 100_000
 """Largest number of measurements of a benchmark: of its points, ways and rounds."""
@@ -143,7 +143,7 @@ class Benchmark:
             raise UserError("Benchmark: ways is (); expected at least one Way")
         for said, name in (("reference", self.reference), ("limit", self.limit.way if self.limit else names[0])):
             if name not in names:
-                raise UserError(f"{said} is {shown(name)}; expected one of the ways {names}")
+                raise UserError(f"{said} is {quote(name)}; expected one of the ways {names}")
         if len(set(names)) < len(names):
             raise UserError(f"ways are named {names}; expected different names")
         if unknown := set(self.quick) - set(self.options):
@@ -180,6 +180,6 @@ class Benchmark:
             yield dict(zip(self.options, values, strict=True))
 
     @property
-    def varied(self) -> list[str]:
+    def varied_options(self) -> list[str]:
         """Options with several values, which distinguish points."""
         return [name for name, values in self.options.items() if len(values) > 1]

@@ -24,12 +24,12 @@ def _judge(goal: BenchmarkGoal, suite: Suite, results: SuiteResults, accelerator
     if goal.section not in results or goal.section not in suite.sections:
         return GoalResult(goal, "not measured", why=f"section {goal.section} was not measured")
     benchmark = suite.sections[goal.section].benchmark
-    found = [
+    result_lines = [
         line
         for line in lines(benchmark, results[goal.section])
         if all(line.point[name] == value for name, value in goal.point.items())
     ]
-    value, why = _value(goal, benchmark, found)
+    value, why = _value(goal, benchmark, result_lines)
     if value is None:
         return GoalResult(goal, "not measured", why=why)
     if goal.device and not any(goal.device in name for name in accelerators):
@@ -38,38 +38,39 @@ def _judge(goal: BenchmarkGoal, suite: Suite, results: SuiteResults, accelerator
     return GoalResult(goal, "met" if value >= goal.at_least else "missed", value)
 
 
-def _value(goal: BenchmarkGoal, benchmark: Benchmark, found: Sequence[ResultLine]) -> tuple[float | None, str]:
+def _value(goal: BenchmarkGoal, benchmark: Benchmark, result_lines: Sequence[ResultLine]) -> tuple[float | None, str]:
     """Return the number or the ratio of a goal; or None, and why."""
-    own = next((line for line in found if line.way == goal.way), None)
-    if own is None or goal.number not in own.others:
-        why = "" if own is None else own.skipped or ("it failed" if own.errors else "")
+    goal_line = next((line for line in result_lines if line.way == goal.way), None)
+    if goal_line is None or goal.number not in goal_line.others:
+        why = "" if goal_line is None else goal_line.skipped or ("it failed" if goal_line.errors else "")
         return None, f"{goal.way} was not measured" + (f": {why}" if why else "")
     if not goal.than:
-        return own.others[goal.number], ""
+        return goal_line.others[goal.number], ""
     peers = [way.name for way in benchmark.ways if way.role == "peer"] if goal.than == "peer" else [goal.than]
-    others = [line.others[goal.number] for line in found if line.way in peers and line.point == own.point
-              and goal.number in line.others]  # fmt: skip
-    if not others:
+    alike = [line for line in result_lines if line.way in peers and line.point == goal_line.point]
+    other_numbers = [line.others[goal.number] for line in alike if goal.number in line.others]
+    if not other_numbers:
         return None, f"no other was measured: {', '.join(peers)}"
     if benchmark.lower_is_better and goal.number == benchmark.compared:
-        return min(others) / own.others[goal.number], ""
-    return own.others[goal.number] / max(others), ""
+        return min(other_numbers) / goal_line.others[goal.number], ""
+    return goal_line.others[goal.number] / max(other_numbers), ""
 
 
-def goals_table(found: Sequence[GoalResult]) -> Table:
+def goals_table(results: Sequence[GoalResult]) -> Table:
     """Return the goals with their verdicts."""
     rows = [
-        [one.goal.words, "–" if one.value is None else _number(one.value), one.verdict, one.why or "–"] for one in found
+        [result.goal.words, "–" if result.value is None else _number(result.value), result.verdict, result.why or "–"]
+        for result in results
     ]
     return Table("", ["goal", "measured", "verdict", "why not"], rows, 1)
 
 
-def goal_lines(found: Sequence[GoalResult]) -> list[str]:
+def goal_lines(results: Sequence[GoalResult]) -> list[str]:
     """Return the goals with their verdicts, a line each."""
     lines = []
-    for one in found:
-        value = "" if one.value is None else f": {_number(one.value)}"
-        lines.append(f"{one.verdict}: {one.goal.words}{value}" + (f" ({one.why})" if one.why else ""))
+    for result in results:
+        value = "" if result.value is None else f": {_number(result.value)}"
+        lines.append(f"{result.verdict}: {result.goal.words}{value}" + (f" ({result.why})" if result.why else ""))
     return lines
 
 

@@ -26,7 +26,7 @@ def machine() -> dict[str, object]:
         "memory_bytes": memory_bytes(),
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
 

@@ -24,10 +24,13 @@ def keep(
     """
     verdicts = judge(suite, results, accelerators_of(about))
     sections = {
-        name: show.as_data(suite.sections[name].benchmark, found, left_out.get(name, []))
-        for name, found in results.items()
+        name: show.as_data(suite.sections[name].benchmark, measurements, left_out.get(name, []))
+        for name, measurements in results.items()
     }
-    goals = [{"goal": one.goal.words, "verdict": one.verdict, "value": one.value, "why": one.why} for one in verdicts]
+    goals = [
+        {"goal": result.goal.words, "verdict": result.verdict, "value": result.value, "why": result.why}
+        for result in verdicts
+    ]
     head = {"benchmark": suite.name, "question": suite.question, **about}
     show.write_json(path, head | {"sections": sections, "goals": goals})
     write_printable(path.with_suffix(".md"), page(suite, results, about, left_out))
@@ -36,8 +39,8 @@ def keep(
 def accelerators_of(about: Mapping[str, object]) -> list[str]:
     """Return the accelerators of a description of a machine."""
     machine = about.get("machine")
-    found = machine.get("accelerators") if isinstance(machine, Mapping) else None
-    return [str(one) for one in found] if isinstance(found, list) else []
+    names = machine.get("accelerators") if isinstance(machine, Mapping) else None
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def page(suite: Suite, results: SuiteResults, about: Mapping[str, object], left_out: Mapping[str, list[str]]) -> str:
@@ -49,10 +52,10 @@ def page(suite: Suite, results: SuiteResults, about: Mapping[str, object], left_
         if name not in results:
             parts.append(f"## {name}\n\nNot measured.\n")
             continue
-        benchmark, found = section.benchmark, results[name]
-        notes = [*conclusions(benchmark, found), *left_out.get(name, []), *missing(suite, results, name)]
+        benchmark, measurements = section.benchmark, results[name]
+        notes = [*conclusions(benchmark, measurements), *left_out.get(name, []), *missing(suite, results, name)]
         text = "\n".join(f"- {passive(note)}" for note in notes)
-        table = markdown.table(show.table(benchmark, found)) if found else "Not measured.\n"
+        table = markdown.table(show.table(benchmark, measurements)) if measurements else "Not measured.\n"
         parts.append(f"## {name}: {passive(benchmark.question)}\n\n{table}" + (f"\n{text}\n" if text else ""))
     return "\n".join(parts)
 
@@ -62,7 +65,11 @@ def missing(suite: Suite, results: SuiteResults, name: str) -> list[str]:
     benchmark, notes = suite.sections[name].benchmark, []
     for line in lines(benchmark, results[name]):
         where = ", ".join(filter(None, [line.way, place(benchmark, line.point)]))
-        errors = [one.error for one in results[name] if one.way == line.way and one.point == line.point and one.error]
+        errors = [
+            measurement.error
+            for measurement in results[name]
+            if measurement.way == line.way and measurement.point == line.point and measurement.error
+        ]
         if errors:
             notes.append(f"{where} failed: {errors[-1].splitlines()[-1]}")
         elif line.skipped:
@@ -75,7 +82,9 @@ def _conditions(about: Mapping[str, object]) -> str:
     machine = about.get("machine")
     known: Mapping[str, object] = machine if isinstance(machine, Mapping) else {}
     versions = known.get("versions")
-    packages = ", ".join(f"{name} {one}" for name, one in versions.items()) if isinstance(versions, Mapping) else ""
+    packages = (
+        ", ".join(f"{name} {version}" for name, version in versions.items()) if isinstance(versions, Mapping) else ""
+    )
     accelerators: Sequence[str] = accelerators_of(about)
     lines = [
         f"`{about.get('command', '')}`, {known.get('measured', '')}, commit {known.get('commit') or 'unknown'}",

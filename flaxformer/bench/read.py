@@ -27,22 +27,22 @@ def read(file: Path) -> Benchmark | Suite:
     with _own_modules(folder):
         spec.loader.exec_module(module)
     sys.path.append(str(folder))
-    found: Benchmark | Suite = module.benchmark
-    return dataclasses.replace(found, name=file.stem)
+    benchmark: Benchmark | Suite = module.benchmark
+    return dataclasses.replace(benchmark, name=file.stem)
 
 
 @contextlib.contextmanager
 def _own_modules(folder: Path) -> Iterator[None]:
     """Within, the modules of a folder are found before others of the same names, imported already or on the path."""
     names = {path.stem for path in folder.glob("*.py")}
-    others = {}
+    replaced = {}
     for name in names & sys.modules.keys():
-        own = getattr(sys.modules[name], "__file__", None)
-        if own is None or Path(own).resolve().parent != folder:
-            others[name] = sys.modules.pop(name)
+        module_file = getattr(sys.modules[name], "__file__", None)
+        if module_file is None or Path(module_file).resolve().parent != folder:
+            replaced[name] = sys.modules.pop(name)
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
         sys.path.remove(str(folder))
-        sys.modules.update(others)
+        sys.modules.update(replaced)

@@ -38,10 +38,10 @@ def interval(values: Sequence[float]) -> Interval | None:
 def by_round(measurements: Sequence[Measurement], point: WorkPoint, way: str, number: str) -> dict[int, float]:
     """Return one number of one way at one point, by round."""
     return {
-        one.round: float(value)
-        for one in measurements
-        if one.point == point and one.way == way and one.numbers
-        if isinstance(value := one.numbers.get(number), int | float)
+        measurement.round: float(value)
+        for measurement in measurements
+        if measurement.point == point and measurement.way == way and measurement.numbers
+        if isinstance(value := measurement.numbers.get(number), int | float)
     }
 
 
@@ -67,17 +67,25 @@ class ResultLine:
 
 def lines(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[ResultLine]:
     """Return one line per way and point that was measured, in the order of the file."""
-    found = []
+    result_lines = []
     for point in benchmark.points():
         for way in benchmark.ways:
-            own = [one for one in measurements if one.point == point and one.way == way.name]
-            if own:
-                found.append(_line(benchmark, measurements, point, way.name, own))
-    return found
+            way_measurements = [
+                measurement
+                for measurement in measurements
+                if measurement.point == point and measurement.way == way.name
+            ]
+            if way_measurements:
+                result_lines.append(_line(benchmark, measurements, point, way.name, way_measurements))
+    return result_lines
 
 
 def _line(
-    benchmark: Benchmark, measurements: Sequence[Measurement], point: WorkPoint, way: str, own: Sequence[Measurement]
+    benchmark: Benchmark,
+    measurements: Sequence[Measurement],
+    point: WorkPoint,
+    way: str,
+    way_measurements: Sequence[Measurement],
 ) -> ResultLine:
     def of(name: str, number: str) -> dict[int, float]:
         return by_round(measurements, point, name, number)
@@ -86,7 +94,12 @@ def _line(
     if benchmark.limit and way != benchmark.limit.way:
         number = benchmark.limit.number
         share = interval(quotients(of(way, number), of(benchmark.limit.way, number)))
-    names = {number for one in measurements if one.way == way and one.numbers for number in one.numbers}
+    names = {
+        number
+        for measurement in measurements
+        if measurement.way == way and measurement.numbers
+        for number in measurement.numbers
+    }
     medians = {number: interval(list(of(way, number).values())) for number in sorted(names)}
     return ResultLine(
         point,
@@ -94,9 +107,9 @@ def _line(
         medians.get(benchmark.compared),
         faster(benchmark, measurements, point, way, benchmark.reference),
         share,
-        {number: one.median for number, one in medians.items() if one},
-        sum(one.numbers is None and one.skipped is None for one in own),
-        next((one.skipped for one in own if one.skipped and not medians), ""),
+        {number: median.median for number, median in medians.items() if median},
+        sum(measurement.numbers is None and measurement.skipped is None for measurement in way_measurements),
+        next((measurement.skipped for measurement in way_measurements if measurement.skipped and not medians), ""),
     )
 
 
@@ -104,24 +117,24 @@ def faster(
     benchmark: Benchmark, measurements: Sequence[Measurement], point: WorkPoint, way: str, than: str
 ) -> Interval | None:
     """Return how many times as fast as another way a way is, within each round."""
-    own, other = (by_round(measurements, point, name, benchmark.compared) for name in (way, than))
-    return interval(quotients(other, own) if benchmark.lower_is_better else quotients(own, other))
+    numbers, other = (by_round(measurements, point, name, benchmark.compared) for name in (way, than))
+    return interval(quotients(other, numbers) if benchmark.lower_is_better else quotients(numbers, other))
 
 
 def conclusions(benchmark: Benchmark, measurements: Sequence[Measurement]) -> list[str]:
     """Compare the fastest way of this package with the fastest peer at each point; then the conclusions of the file."""
-    found, sentences = lines(benchmark, measurements), []
+    result_lines, sentences = lines(benchmark, measurements), []
     role = {way.name: way.role for way in benchmark.ways}
     fastest = min if benchmark.lower_is_better else max
     for point in benchmark.points():
         best = {
-            side: fastest(own, key=operator.itemgetter(0))[1]
+            side: fastest(candidates, key=operator.itemgetter(0))[1]
             for side in ("ours", "peer")
             if (
-                own := [
-                    (one.compared.median, one.way)
-                    for one in found
-                    if one.point == point and role[one.way] == side and one.compared
+                candidates := [
+                    (line.compared.median, line.way)
+                    for line in result_lines
+                    if line.point == point and role[line.way] == side and line.compared
                 ]
             )
         }
@@ -131,9 +144,9 @@ def conclusions(benchmark: Benchmark, measurements: Sequence[Measurement]) -> li
                 f"{where + ': ' if where else ''}{best['ours']} is {ratio.median:.2f} × as fast as {best['peer']}, the "
                 f"fastest peer ({ratio.low:.2f} to {ratio.high:.2f})"
             )
-    return [*sentences, *benchmark.conclude([(line.point, line.way, line.others) for line in found])]
+    return [*sentences, *benchmark.conclude([(line.point, line.way, line.others) for line in result_lines])]
 
 
 def place(benchmark: Benchmark, point: WorkPoint) -> str:
     """Return the name that distinguishes a point from the others."""
-    return ", ".join(f"{name} {point[name]}" for name in benchmark.varied)
+    return ", ".join(f"{name} {point[name]}" for name in benchmark.varied_options)

@@ -69,9 +69,9 @@ def measure(
             scratch = Path(folder) / way.name
             scratch.mkdir(exist_ok=True)
             yield Measuring(number, point, way.name)
-            found = _in_a_process(file, section, way.name, point, scratch, limit)
+            outcome = _in_a_process(file, section, way.name, point, scratch, limit)
             if number:
-                yield Measurement(number, point, way.name, *found)
+                yield Measurement(number, point, way.name, *outcome)
 
 
 def _in_a_process(
@@ -107,8 +107,8 @@ def _in_a_process(
             _kill(process)
             raise
         if code == 0 and answer.exists():
-            found = parse_json(answer.read_text())
-            return (None, None, found[UNAVAILABLE]) if UNAVAILABLE in found else (found, None, None)
+            numbers = parse_json(answer.read_text())
+            return (None, None, numbers[UNAVAILABLE]) if UNAVAILABLE in numbers else (numbers, None, None)
         said.seek(0)
         text = said.read().decode(errors="replace").strip()
         return None, f"exit code {code}: {text[-WORDS:] or 'no output'}", None

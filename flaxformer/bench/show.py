@@ -23,14 +23,15 @@ def number(value: float | None, name: str = "") -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def interval_text(one: Interval | None, name: str = "", digits: int | None = None) -> str:
+def interval_text(interval: Interval | None, name: str = "", digits: int | None = None) -> str:
     """Format a median, with the range in brackets."""
-    if one is None:
+    if interval is None:
         return "–"
     median, low, high = (
-        number(value, name) if digits is None else f"{value:.{digits}f}" for value in (one.median, one.low, one.high)
+        number(value, name) if digits is None else f"{value:.{digits}f}"
+        for value in (interval.median, interval.low, interval.high)
     )
-    return f"{median} ({low}–{high})" if one.rounds > 1 else median
+    return f"{median} ({low}–{high})" if interval.rounds > 1 else median
 
 
 def heading(benchmark: Benchmark) -> str:
@@ -40,23 +41,23 @@ def heading(benchmark: Benchmark) -> str:
 
 def table(benchmark: Benchmark, measurements: Sequence[Measurement]) -> Table:
     """Return a table with one row per way and point."""
-    found = lines(benchmark, measurements)
+    result_lines = lines(benchmark, measurements)
     ratio, limit = f"× {benchmark.reference}", benchmark.limit.words if benchmark.limit else ""
-    headings = [*benchmark.varied, "way", heading(benchmark)]
-    headings += [ratio] if any(line.ratio for line in found) else []
-    headings += [limit] if limit and any(line.share for line in found) else []
+    headings = [*benchmark.varied_options, "way", heading(benchmark)]
+    headings += [ratio] if any(line.ratio for line in result_lines) else []
+    headings += [limit] if limit and any(line.share for line in result_lines) else []
     columns = [name for name in benchmark.columns if name != benchmark.compared]
-    columns = [name for name in columns if any(name in line.others for line in found)]
+    columns = [name for name in columns if any(name in line.others for line in result_lines)]
     rows = []
-    for line in found:
+    for line in result_lines:
         failed = f" (failed {line.errors} ×)" if line.errors else " (not measured)" if line.skipped else ""
-        cells = [*(str(line.point[name]) for name in benchmark.varied), line.way + failed]
+        cells = [*(str(line.point[name]) for name in benchmark.varied_options), line.way + failed]
         cells.append(interval_text(line.compared, benchmark.compared))
         cells += [interval_text(line.ratio, digits=2)] if ratio in headings else []
         cells += [interval_text(line.share, digits=2)] if limit and limit in headings else []
         rows.append([*cells, *(number(line.others.get(name), name) for name in columns)])
     headings += [benchmark.columns[name] for name in columns]
-    return Table("", headings, rows, len(benchmark.varied) + 1)
+    return Table("", headings, rows, len(benchmark.varied_options) + 1)
 
 
 def as_data(benchmark: Benchmark, measurements: Sequence[Measurement], left_out: list[str]) -> dict[str, object]:
@@ -68,7 +69,7 @@ def as_data(benchmark: Benchmark, measurements: Sequence[Measurement], left_out:
         "left_out": left_out,
         "results": [dataclasses.asdict(line) for line in lines(benchmark, measurements)],
         "conclusions": conclusions(benchmark, measurements),
-        "measurements": [dataclasses.asdict(one) for one in measurements],
+        "measurements": [dataclasses.asdict(measurement) for measurement in measurements],
     }
 
 

@@ -104,7 +104,7 @@ class Suite:
                 if name not in [*names, "", "peer"]:
                     raise UserError(f"goal '{goal.words}' has way '{name}'; expected one of {names}")
 
-    def selected(self, names: Sequence[str]) -> "Suite":
+    def select_sections(self, names: Sequence[str]) -> "Suite":
         """Return the suite with these sections alone, in its own order; goals of other sections stay."""
         return dataclasses.replace(
             self, sections={name: self.sections[name] for name in self.sections if name in names}

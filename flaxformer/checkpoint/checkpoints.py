@@ -37,7 +37,7 @@ TreeT = TypeVar("TreeT")
 
 
 class Checkpoints:
-    """Checkpoints in a folder, which is read anew by every call.
+    """Checkpoints in a folder, which is read again by every call.
 
     Args:
       folder: the run's folder, created by the first save. One run may write to it at a time; any number of processes
@@ -175,7 +175,7 @@ class Checkpoints:
     def _remove_old(self) -> None:
         """Remove published steps that are neither among the newest nor among the best."""
         markers = self._markers()
-        remaining = {*list(markers)[-self.keep_last :], *self._ranked(markers)[: self.keep_best]}
+        remaining = {*list(markers)[-self.keep_last :], *self._rank(markers)[: self.keep_best]}
         for step in markers:
             if step not in remaining:
                 files.remove(self.folder / str(step), MARKER)
@@ -186,7 +186,7 @@ class Checkpoints:
         """Return the published steps with a valid marker, in order."""
         return list(self._markers())
 
-    def damaged(self) -> list[str]:
+    def damaged_steps(self) -> list[str]:
         """Return the names of the damaged steps: those that were renamed, and those whose marker is damaged."""
         renamed = [path.name for path in self.folder.glob("*.corrupt*") if path.is_dir()]
         valid = self._markers()
@@ -194,7 +194,7 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """Return the published step with the best metric, the first of equals; None if no step has the metric."""
-        return next(iter(self._ranked(self._markers())), None)
+        return next(iter(self._rank(self._markers())), None)
 
     def metrics(self, step: int) -> dict[str, float | None]:
         """Return the metrics saved with a published step; None for those that were not finite."""
@@ -225,8 +225,8 @@ class Checkpoints:
         """
         arrays: dict[str, np.ndarray] = {}
         expected = describe_leaves(like)
-        found = distributed.run_on_coordinator(lambda: self._read_newest(expected, step, partial, arrays))
-        return found, copy_from_host(like, broadcast_arrays(arrays, expected))
+        restored_step = distributed.run_on_coordinator(lambda: self._read_newest(expected, step, partial, arrays))
+        return restored_step, copy_from_host(like, broadcast_arrays(arrays, expected))
 
     def _read_newest(
         self, expected: dict[str, Leaf], step: int | None, partial: bool, arrays: dict[str, np.ndarray]
@@ -261,13 +261,13 @@ class Checkpoints:
 
     def _markers(self) -> dict[int, Marker]:
         """Return the valid markers in order of their steps."""
-        found = {}
+        markers = {}
         for step in step_numbers(self.folder, published=True):
             with contextlib.suppress(DamagedStepError):
-                found[step] = read_marker(self.folder, step)
-        return found
+                markers[step] = read_marker(self.folder, step)
+        return markers
 
-    def _ranked(self, markers: Mapping[int, Marker]) -> list[int]:
+    def _rank(self, markers: Mapping[int, Marker]) -> list[int]:
         """Return the steps that have the metric, best first, earlier ones first among equals."""
         sign = 1 if self.lower_is_better else -1
         values = {step: marker.metrics.get(self.metric) for step, marker in markers.items()}
@@ -276,11 +276,11 @@ class Checkpoints:
 
     def _set_aside(self, step: int, error: DamagedStepError) -> str:
         """Rename a damaged step so that it no longer counts, and return and report what happened."""
-        source, action = self.folder / str(step), "it is being removed"
+        step_folder, action = self.folder / str(step), "it is being removed"
         try:
             # Without a marker, the step is being removed by another process, which has published a later one.
-            if (source / MARKER).exists():
-                action = f"it is now {files.set_aside(source, 'corrupt').name}"
+            if (step_folder / MARKER).exists():
+                action = f"it is now {files.set_aside(step_folder, 'corrupt').name}"
         except OSError as failure:
             action = f"it could not be renamed ({failure})"
         message = f"step {step} of {self.folder} is corrupt: {error}; {action}"

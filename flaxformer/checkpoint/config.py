@@ -103,10 +103,10 @@ def check_config(
     if changed_fields := differences(old["run"], canonical(run)):
         lines = "\n".join(f"  {line}" for line in changed_fields)
         raise UserError(f"{folder} holds another run:\n{lines}\nGive another folder, or remove this one.")
-    if None not in (initial_weights, found := old.get("initial_weights")) and found != initial_weights:
+    if None not in (initial_weights, old_weights := old.get("initial_weights")) and old_weights != initial_weights:
         raise UserError(
-            f"{folder} holds a run that started from other weights: {found} -> {initial_weights}. Give another folder, "
-            "or remove this one."
+            f"{folder} holds a run that started from other weights: {old_weights} -> {initial_weights}. Give another "
+            "folder, or remove this one."
         )
     changed = changes.compare_digests(old.get("code") or {}, code) + read_records.changed_reads(folder, file)
     return changes.decide(folder, on_code_change, {changes.DERIVED: changed} if changed else {}, 1, "a run")
@@ -149,8 +149,8 @@ def source_of(folder: str | Path, root: str | Path | None = None) -> Path | None
       folder: the folder of config.json.
       root: the folder of code/, if it is another.
     """
-    source = _read_document(Path(folder)).get("source")
-    parts = Path(source).parts if isinstance(source, str) else ()
+    copy = _read_document(Path(folder)).get("source")
+    parts = Path(copy).parts if isinstance(copy, str) else ()
     is_inside = len(parts) > 2 and parts[0] == "code" and ".." not in parts
     return Path(root or folder, *parts) if is_inside else None
 
@@ -176,7 +176,7 @@ def classes_within(root: type[Config]) -> dict[str, type[Config]]:
     A file may name these classes and no others. If two user classes have the same name, as when a notebook cell is run
     twice, the later one is returned.
     """
-    found: dict[str, type[Config]] = {}
+    by_name: dict[str, type[Config]] = {}
     queue: list[object] = [root]
     seen: set[type] = set()
     for kind in queue:
@@ -184,13 +184,13 @@ def classes_within(root: type[Config]) -> dict[str, type[Config]]:
             queue += typing.get_args(kind)
         elif kind not in seen:
             seen.add(kind)
-            other = found.setdefault(qualified_name(kind), kind)
+            other = by_name.setdefault(qualified_name(kind), kind)
             if other is not kind and kind.__module__.startswith("flaxformer."):
                 raise TypeError(f"two config classes are named {kind.__name__}; expected one")
-            found[qualified_name(kind)] = kind
+            by_name[qualified_name(kind)] = kind
             hints = type_hints(kind)
             queue += [*(hints[field.name] for field in dataclasses.fields(kind)), *kind.__subclasses__()]
-    return found
+    return by_name
 
 
 def from_canonical(data: object, classes: Mapping[str, type[Config]], where: str = "config") -> object:
@@ -224,11 +224,13 @@ def from_canonical(data: object, classes: Mapping[str, type[Config]], where: str
             raise UserError(
                 f"{where}, a {kind}, has no '{name}'; expected every field (was it written by another version?)"
             )
-        is_tuple = any(typing.get_origin(one) is tuple for one in alternatives(type_hints(classes[kind])[name]))
+        is_tuple = any(
+            typing.get_origin(alternative) is tuple for alternative in alternatives(type_hints(classes[kind])[name])
+        )
         if isinstance(data[name], list) and not is_tuple:
             raise UserError(f"{where}.{name} is {data[name]!r}; expected one value")
-    given = [name for name in names if name in data]
-    return classes[kind](**{name: from_canonical(data[name], classes, f"{where}.{name}") for name in given})
+    stored = [name for name in names if name in data]
+    return classes[kind](**{name: from_canonical(data[name], classes, f"{where}.{name}") for name in stored})
 
 
 def _read_document(folder: Path) -> ConfigFile:

@@ -68,11 +68,11 @@ def copy_to_host(tree: PyTree) -> dict[str, np.ndarray]:
 
 def broadcast_arrays(arrays: Mapping[str, np.ndarray], leaves: Mapping[str, Leaf]) -> dict[str, np.ndarray]:
     """Return the arrays of the first process, in every process."""
-    own = {
+    filled = {
         name: arrays[name] if name in arrays else np.zeros(leaf.shape, leaf.storage_dtype)
         for name, leaf in leaves.items()
     }
-    return {name: distributed.broadcast(array) for name, array in own.items()}
+    return {name: distributed.broadcast(array) for name, array in filled.items()}
 
 
 def copy_from_host(like: TreeT, arrays: Mapping[str, np.ndarray]) -> TreeT:
@@ -87,30 +87,30 @@ def copy_from_host(like: TreeT, arrays: Mapping[str, np.ndarray]) -> TreeT:
     return jax.tree.unflatten(structure, [_put_like(array, leaf) for array, leaf in zip(complete, leaves, strict=True)])
 
 
-def first_difference(found: Mapping[str, Leaf], expected: Mapping[str, Leaf], partial: bool = False) -> str | None:
+def first_difference(stored: Mapping[str, Leaf], expected: Mapping[str, Leaf], partial: bool = False) -> str | None:
     """Return in words how the first leaf differs from the expected one; None if all agree.
 
     Args:
-      found: the leaves of a checkpoint.
+      stored: the leaves of a checkpoint.
       expected: the leaves of the config.
       partial: ignore leaves that are not expected.
     """
     for name, leaf in expected.items():
-        if name not in found:
+        if name not in stored:
             return f"checkpoint has no {name}, the config has {list(leaf.shape)}"
-        if found[name].shape != leaf.shape:
-            return f"checkpoint has {name} {list(found[name].shape)}, the config has {list(leaf.shape)}"
-        if found[name].dtype != leaf.dtype:
-            return f"checkpoint has {name} in {found[name].dtype}, the config has {leaf.dtype}"
-    if others := [] if partial else [name for name in found if name not in expected]:
-        return f"checkpoint has {others[0]} {list(found[others[0]].shape)}, the config has none"
+        if stored[name].shape != leaf.shape:
+            return f"checkpoint has {name} {list(stored[name].shape)}, the config has {list(leaf.shape)}"
+        if stored[name].dtype != leaf.dtype:
+            return f"checkpoint has {name} in {stored[name].dtype}, the config has {leaf.dtype}"
+    if unexpected := [] if partial else [name for name in stored if name not in expected]:
+        return f"checkpoint has {unexpected[0]} {list(stored[unexpected[0]].shape)}, the config has none"
     return None
 
 
 def digest(data: np.ndarray | bytes) -> str:
     """Return the BLAKE2b digest of the bytes, 128 bits in hexadecimal."""
-    own = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else data
-    return hashlib.blake2b(own, digest_size=16).hexdigest()
+    buffer = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else data
+    return hashlib.blake2b(buffer, digest_size=16).hexdigest()
 
 
 def _is_key(leaf: object) -> bool:

@@ -46,7 +46,7 @@ class Marker:
                     f"{NAME} is of format {body['format']}, step {body['step']}; expected {FORMAT}, {step}"
                 )
             leaves = {name: Leaf(tuple(shape), dtype) for name, (shape, dtype, _) in body["leaves"].items()}
-            digests = {name: found for name, (_, _, found) in body["leaves"].items()}
+            digests = {name: leaf_digest for name, (_, _, leaf_digest) in body["leaves"].items()}
             return cls(step, body["metrics"], leaves, digests, body["files"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedStepError(f"{NAME} is incomplete ({error})") from None

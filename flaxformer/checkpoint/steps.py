@@ -26,11 +26,13 @@ def step_numbers(folder: Path, published: bool) -> list[int]:
       UserError: a step, or its marker, is a symbolic link.
     """
     paths = files.entries(folder)
-    own = [path for path in paths if path.name.isdecimal() and path.name.isascii() and str(int(path.name)) == path.name]
-    for path in own:
+    step_folders = [
+        path for path in paths if path.name.isdecimal() and path.name.isascii() and str(int(path.name)) == path.name
+    ]
+    for path in step_folders:
         check_file(path / MARKER)
-    own = [path for path in own if path.is_dir()]
-    return sorted(int(path.name) for path in own if (path / MARKER).exists() == published)
+    step_folders = [path for path in step_folders if path.is_dir()]
+    return sorted(int(path.name) for path in step_folders if (path / MARKER).exists() == published)
 
 
 def write_step(folder: Path, marker: Marker, arrays: Mapping[str, np.ndarray]) -> None:

@@ -31,8 +31,8 @@ def read(folder: Path, names: Collection[str]) -> dict[str, np.ndarray]:
     how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
     wanted = ocp.args.PyTreeRestore(item=dict.fromkeys(names, 0), restore_args=how, partial_restore=True)
     with _checkpointer() as checkpointer:
-        found = checkpointer.restore(folder.absolute(), args=wanted)
-    return {name: np.asarray(found[name]) for name in names}
+        arrays = checkpointer.restore(folder.absolute(), args=wanted)
+    return {name: np.asarray(arrays[name]) for name in names}
 
 
 def _checkpointer() -> "ocp.Checkpointer":

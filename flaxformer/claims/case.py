@@ -35,12 +35,12 @@ class Case:
     def __post_init__(self) -> None:
         check_arguments(self)
         if self.quick is None:
-            object.__setattr__(self, "quick", [one for one in self.evidence if isinstance(one, Probe)])
+            object.__setattr__(self, "quick", [piece for piece in self.evidence if isinstance(piece, Probe)])
         for form in ("evidence", "quick"):
-            names = [one.name for one in getattr(self, form)]
+            names = [piece.name for piece in getattr(self, form)]
             if len(set(names)) < len(names):
                 raise UserError(f"{form} is named {names}; expected different names (each has a folder)")
-            if not any(one.claims for one in getattr(self, form)):
+            if not any(piece.claims for piece in getattr(self, form)):
                 raise UserError(f"{form} claims nothing; expected a probe or a study with a Claim")
 
     @property
@@ -59,7 +59,7 @@ def find_cases(folder: Path, names: Sequence[str] = ()) -> list[Case]:
     if not files:
         raise UserError(f"'{folder}' holds no claims; expected a folder of files such as 01_dot_products.py")
     if names:
-        chosen = {_named(name, files) for name in names}
+        chosen = {_find(name, files) for name in names}
         files = [file for file in files if file in chosen]
     return [_of_file(load(file, "case", Case), file) for file in files]
 
@@ -70,11 +70,11 @@ def _of_file(case: Case, file: Path) -> Case:
     return dataclasses.replace(case, name=file.stem, evidence=evidence, quick=quick)
 
 
-def _named(name: str, files: Sequence[Path]) -> Path:
+def _find(name: str, files: Sequence[Path]) -> Path:
     """Return the file of a claim, given its number, its name, or both."""
     for file in files:
-        number, _, rest = file.stem.partition("_")
-        if name in (file.stem, rest, file.name) or (name.isdigit() and int(name) == int(number)):
+        number, _, claim_name = file.stem.partition("_")
+        if name in (file.stem, claim_name, file.name) or (name.isdigit() and int(name) == int(number)):
             return file
     known = [file.stem.partition("_")[2] for file in files]
     raise UserError(f"no claim is called '{name}'{did_you_mean(name, known)}")

@@ -18,7 +18,7 @@ HEADER = ("what was tested", "effect [95 %]", "claimed", "n", "verdict", "declar
 
 def render(root: Path, records: Sequence[CaseRecord]) -> str:
     """Return the page: counts of verdicts, each claim with its evidence, and a list of all probes and studies."""
-    seconds = sum(one.seconds for one in records)
+    seconds = sum(case.seconds for case in records)
     total = f"{count_of(len(records), 'claim')} in {totals(records)}"
     parts = [
         "<h1>The claims, measured</h1>",
@@ -26,18 +26,18 @@ def render(root: Path, records: Sequence[CaseRecord]) -> str:
         f'<p class="soft">Effects are means over seeds with the intervals that are tested: 95 %, or 90 % for '
         f"equalities. Verdicts are Holm-corrected within each probe or study; facts are exact values of the "
         f"programs. Measured in {duration(seconds)}.</p>",
-        f'<p class="soft">{escape(WEAKER)}</p>' if any(one.quick for one in records) else "",
-        *(_case(root, one) for one in records),
+        f'<p class="soft">{escape(WEAKER)}</p>' if any(case.quick for case in records) else "",
+        *(_case(root, case) for case in records),
         html.section("Every probe and study", index.index_table(root)),
     ]
     return html.page("The claims, measured", parts)
 
 
-def _case(root: Path, one: CaseRecord) -> str:
-    rows = [[line.tested, line.measured, line.claimed, str(line.n), line.verdict, line.declared] for line in one.lines]
-    body = html.table(Table("", HEADER, rows, len(HEADER)), [_link(root, line) for line in one.lines])
-    head = f"<h2>{one.number}. {escape(one.claim)}</h2>"
-    return f'{head}<p class="soft">{escape(one.source)} · {duration(one.seconds)}</p>{body}'
+def _case(root: Path, case: CaseRecord) -> str:
+    rows = [[line.tested, line.measured, line.claimed, str(line.n), line.verdict, line.declared] for line in case.lines]
+    body = html.table(Table("", HEADER, rows, len(HEADER)), [_link(root, line) for line in case.lines])
+    head = f"<h2>{case.number}. {escape(case.claim)}</h2>"
+    return f'{head}<p class="soft">{escape(case.source)} · {duration(case.seconds)}</p>{body}'
 
 
 def _link(root: Path, line: Statement) -> str | None:

@@ -149,10 +149,10 @@ def _verdict(claim: JudgedClaim, analysis: Analysis) -> str:
 
 
 def totals(records: Iterable[CaseRecord]) -> str:
-    """Return the numbers of verdicts, those of facts apart from those of estimates."""
-    lines = [line for one in records for line in one.lines]
+    """Return the numbers of verdicts, of facts and of estimates apart."""
+    lines = [line for case in records for line in case.lines]
     kinds = ("fact", [x for x in lines if x.is_fact]), ("estimate", [x for x in lines if not x.is_fact])
-    parts = [_total(kind, own) for kind, own in kinds if own]
+    parts = [_total(kind, statements) for kind, statements in kinds if statements]
     return f"{count_of(len(lines), 'tested statement')}: {'; '.join(parts) or 'none yet'}."
 
 
@@ -161,7 +161,7 @@ def _total(kind: str, lines: Sequence[Statement]) -> str:
     counts = collections.Counter(line.verdict for line in lines)
     words = dict.fromkeys([*(OF_FACTS.values() if kind == "fact" else phrasing.MARKS), *counts])
     several = {"holds": "hold", "does not hold": "do not hold"}
-    found = ", ".join(
+    counted = ", ".join(
         f"{counts[word]} {several.get(word, word) if counts[word] > 1 else word}" for word in words if counts[word]
     )
-    return f"{count_of(len(lines), kind)} ({found})"
+    return f"{count_of(len(lines), kind)} ({counted})"

@@ -72,7 +72,7 @@ def run_case(
         try:
             worked = _work(evidence, store, execution, console, on_code_change)
             analyses.append((store.root, write(store)))
-            failure = failure or _failed(analyses[-1][1])
+            failure = failure or _describe_failures(analyses[-1][1])
         except UserError as error:
             worked, failure = True, str(error)
         except Exception as error:
@@ -113,7 +113,7 @@ def _with_seeds(evidence: Evidence, seeds: Callable[[Sequence[int]], Sequence[in
     return evidence if seeds is None or is_exact else dataclasses.replace(evidence, seeds=seeds(evidence.seeds))
 
 
-def _failed(analysis: Analysis) -> str:
+def _describe_failures(analysis: Analysis) -> str:
     return f"{count_of(len(analysis.failed), 'run')} failed: {analysis.failed[0]['cause']}" if analysis.failed else ""
 
 

@@ -29,11 +29,11 @@ WIDEST = 120
 def table(records: Sequence[CaseRecord]) -> Table:
     """Return one row per tested statement; the first row of a case also has its claim, source and time."""
     rows = []
-    for one in records:
-        head = [f"{one.number}. {one.claim}", one.source], duration(one.seconds)
-        for line in one.lines:
-            own = [line.tested, line.measured, line.claimed, str(line.n), line.verdict, line.declared]
-            rows.append([*head[0], *own, head[1]])
+    for case in records:
+        head = [f"{case.number}. {case.claim}", case.source], duration(case.seconds)
+        for line in case.lines:
+            cells = [line.tested, line.measured, line.claimed, str(line.n), line.verdict, line.declared]
+            rows.append([*head[0], *cells, head[1]])
             head = ["", ""], ""
     return Table("Claims", HEADER, rows, len(HEADER))
 
@@ -41,29 +41,29 @@ def table(records: Sequence[CaseRecord]) -> Table:
 def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
     """Print one line per claim over the full width, and below it the tested statements."""
     records = [record.of(outcome, quick) for outcome in outcomes]
-    lines = [line for one in records for line in one.lines]
+    lines = [line for case in records for line in case.lines]
     width = min(console.width, WIDEST)
     columns = {
         "effect [95 %]": min(max([13, *(len(line.measured) for line in lines)]), max(24, width // 3)),
         "n": max([1, *(len(str(line.n)) for line in lines)]),
-        "verdict": max([7, *(len(_marked(line.verdict)) for line in lines)]),
+        "verdict": max([7, *(len(_mark(line.verdict)) for line in lines)]),
     }
-    for i, one in enumerate(records):
+    for i, case in enumerate(records):
         console.print()
         head = RichTable.grid(expand=True, padding=(0, 1))
         head.add_column(justify="right", width=2)
         head.add_column(ratio=1)
         head.add_column(justify="right", no_wrap=True, style="dim")
-        head.add_row(Text(str(one.number), "bold"), Text(one.claim, "bold"), Text(duration(one.seconds)))
-        head.add_row("", Text(one.source, "dim"), "")
+        head.add_row(Text(str(case.number), "bold"), Text(case.claim, "bold"), Text(duration(case.seconds)))
+        head.add_row("", Text(case.source, "dim"), "")
         console.print(head, width=width)
         body = RichTable(box=None, pad_edge=False, header_style="dim", show_header=i == 0, padding=(0, 2, 0, 0))
         body.add_column("what was tested", width=width - 3 - sum(columns.values()) - 2 * len(columns) - 2)
         for header, size in columns.items():
             body.add_column(header, width=size, justify="right" if header == "n" else "left", overflow="fold")
-        for line in one.lines:
+        for line in case.lines:
             what = Text.assemble(line.tested, (f"  claimed {line.claimed}" if line.claimed != "–" else "", "dim"))
-            verdict = Text(_marked(line.verdict), style=STYLES.get(ESTIMATES.get(line.verdict, line.verdict), "red"))
+            verdict = Text(_mark(line.verdict), style=STYLES.get(ESTIMATES.get(line.verdict, line.verdict), "red"))
             body.add_row(what, line.measured, str(line.n), verdict)
         console.print(Padding(body, (0, 0, 0, 3)), width=width)
     console.print()
@@ -72,7 +72,7 @@ def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
         console.print(Text(page.WEAKER, style="yellow"), width=width)
 
 
-def _marked(verdict: str) -> str:
+def _mark(verdict: str) -> str:
     return f"{MARKS.get(verdict, '!')} {verdict}"
 
 
@@ -86,7 +86,7 @@ def rewrite(root: Path) -> Path:
     """Write claims.md, claims.tex and index.html from the folder alone, and return the path of the page."""
     records = record.read_all(root)
     make_folder(output_folder(root))
-    weaker = f"\n{page.WEAKER}\n" if any(one.quick for one in records) else ""
+    weaker = f"\n{page.WEAKER}\n" if any(case.quick for case in records) else ""
     document = f"{record.totals(records)}\n\n{markdown.table(table(records))}{weaker}"
     write_printable(root / "claims.md", document)
     write_printable(root / "claims.tex", tex.table(table(records)))

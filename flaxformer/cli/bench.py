@@ -40,7 +40,7 @@ def main(arguments: Bench, console: Console) -> int:
     rounds = arguments.rounds if arguments.rounds is not None else 1 if arguments.quick else benchmark.rounds
     if not 1 <= rounds <= MOST_ROUNDS:
         raise UserError(f"rounds is {rounds}; expected a number from 1 to {MOST_ROUNDS:,}")
-    ways, left_out = choose.chosen(benchmark, arguments.only, benchmark.options)
+    ways, left_out = choose.choose_ways(benchmark, arguments.only, benchmark.options)
     for line in left_out:
         console.print(line, style="yellow", highlight=False, soft_wrap=True)
     if not ways:

@@ -63,7 +63,7 @@ def _measure(
 ) -> None:
     """Measure one section, and print its table."""
     benchmark = suite.sections[name].benchmark
-    ways, left_out[name] = choose.chosen(benchmark, (), benchmark.options)
+    ways, left_out[name] = choose.choose_ways(benchmark, (), benchmark.options)
     found = results.setdefault(name, [])
     page.keep(path, suite, results, about, left_out)
     rounds = arguments.rounds or (1 if arguments.quick else benchmark.rounds)
@@ -107,7 +107,7 @@ def _selected(arguments: Bench, suite: Suite) -> Suite:
         for name, own in suite.sections.items()
     }
     suite = dataclasses.replace(suite, sections=sections)
-    return suite.selected(arguments.only) if arguments.only else suite
+    return suite.select_sections(arguments.only) if arguments.only else suite
 
 
 def _named(section: Section, name: str) -> Benchmark:

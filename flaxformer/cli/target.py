@@ -193,7 +193,7 @@ def study_row(
         "" if isinstance(program, NotCompiled) else gib(program.needed),
         "" if bound is None else f"{bound.seconds * 1e3:.2g}",
         "" if bound is None else bound.limit,
-        "" if limit is None else limit.known(group.size),
+        "" if limit is None else limit.describe_range(group.size),
     ]
 
 
@@ -242,12 +242,12 @@ def collectives_table(program: CompiledStep) -> Table:
             str(own.group),
             str(own.count) if own.is_known else f"≥ {own.count}",
             three_digits(own.bytes / 1e6),
-            three_digits(own.moved / 1e6),
+            three_digits(own.sent_bytes / 1e6),
         ]
         for own in program.collectives[:SHOWN]
     ]
     if rest := program.collectives[SHOWN:]:
-        sent = sum(own.moved for own in rest)
+        sent = sum(own.sent_bytes for own in rest)
         rows.append([f"{len(rest)} more", "", str(sum(own.count for own in rest)), "", three_digits(sent / 1e6)])
     return Table("", ["collective", "devices", "per step", "MB", "MB sent"], rows, 1)
 

@@ -172,10 +172,10 @@ class Attention(TokenMixer):
 
     def _edited_keys_and_values(self, weights: Weights, source: Array, context: Context) -> tuple[KeysValues, Aux]:
         """Return `keys_and_values` after the edits of the call, and their `Aux`."""
-        found, aux = with_aux(self.keys_and_values(weights, source, context))
+        keys_values, aux = with_aux(self.keys_and_values(weights, source, context))
         context = context.of_source() if context.is_cross else context
-        key = None if found.key is None else context.edit("key", found.key)
-        return found.replace(key=key, value=context.edit("value", found.value)), aux
+        key = None if keys_values.key is None else context.edit("key", keys_values.key)
+        return keys_values.replace(key=key, value=context.edit("value", keys_values.value)), aux
 
     def read(
         self, weights: Weights, x: Float[Array, "*batch T D"], read: KeysValues | PackedKV, context: Context
@@ -272,7 +272,7 @@ class Attention(TokenMixer):
         assert context.offset is not None, "a decoding state has an offset"
         keys_values, key_aux = self._edited_keys_and_values(weights, x, context)
         state = state.append(keys_values, context.offset, context.valid)
-        y, aux = self.read(weights, x, state.own, context)
+        y, aux = self.read(weights, x, state.packed, context)
         return (y, key_aux.merge(aux)), state
 
     def source_state(

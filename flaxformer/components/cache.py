@@ -39,18 +39,18 @@ def pack(x: KeysValues, valid: Bool[Array, "*batch S"] | None) -> PackedKV:
 class LayerCache(Node):
     """Keys and values of one self-attention, for the tokens so far."""
 
-    own: PackedKV
+    packed: PackedKV
 
     def append(
         self, new: KeysValues, used: Int[Array, ""], valid: Bool[Array, "*batch T"] | None = None
     ) -> "LayerCache":
         """Write the keys and values of new tokens from index `used` on; 0 for padding."""
-        rows = pack(new, valid)
-        return LayerCache(jax.tree.map(lambda old, x: write(old, x, used, axis=-2), self.own, rows))
+        packed = pack(new, valid)
+        return LayerCache(jax.tree.map(lambda old, x: write(old, x, used, axis=-2), self.packed, packed))
 
     def pad_to(self, capacity: int) -> "LayerCache":
         """Return the state with a larger capacity."""
-        return LayerCache(jax.tree.map(lambda x: pad_axis(x, capacity, -2), self.own))
+        return LayerCache(jax.tree.map(lambda x: pad_axis(x, capacity, -2), self.packed))
 
 
 class InputHistory(Node):

@@ -130,14 +130,14 @@ class Aux(Node):
     def within(self, name: str) -> "Aux":
         """Return a copy with `name` before every name; those of `carried`, which all parts share, are unchanged."""
 
-        def prefixed(values: Mapping[str, PyTree]) -> dict[str, PyTree]:
+        def add_prefix(values: Mapping[str, PyTree]) -> dict[str, PyTree]:
             return {f"{name}/{key}" if key else name: value for key, value in values.items()}
 
         return Aux(
-            losses=prefixed(self.losses),
-            statistics=prefixed(self.statistics),
-            intermediates=prefixed(self.intermediates),
-            weights=prefixed(self.weights),
+            losses=add_prefix(self.losses),
+            statistics=add_prefix(self.statistics),
+            intermediates=add_prefix(self.intermediates),
+            weights=add_prefix(self.weights),
             carried=self.carried,
         )
 
@@ -268,8 +268,8 @@ class Context(Node):
 
     def with_key(self, key: Array | None) -> "Context":
         """Return the context of a component with this random key, which is that of the whole batch."""
-        own = None if key is None else part_key(key, self.rows)
-        return self.replace(key=own, batch_key=key)
+        component_key = None if key is None else part_key(key, self.rows)
+        return self.replace(key=component_key, batch_key=key)
 
     def dropout(self, rate: float | Array | None, x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """Return x with dropout in training; the mask of an example does not depend on the division of the batch.
@@ -284,10 +284,10 @@ class Context(Node):
     def for_branch(self, branch: str) -> "Context":
         """Return the context of one branch: only cross-attention reads the source, and it ignores positions."""
         edits = None if self.edits is None else dataclasses.replace(self.edits, branch=branch)
-        own = self.replace(edits=edits)
+        context = self.replace(edits=edits)
         if branch == "cross_attention":
-            return own.replace(mask=self.source_mask, bias=None, scheme=None, scheme_weights=None, is_cross=True)
-        return own.replace(source=None, source_mask=None)
+            return context.replace(mask=self.source_mask, bias=None, scheme=None, scheme_weights=None, is_cross=True)
+        return context.replace(source=None, source_mask=None)
 
 
 def replace_weights(params: ParametersT, changes: Mapping[str, PyTree]) -> ParametersT:

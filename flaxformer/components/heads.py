@@ -165,9 +165,9 @@ class OutputProjection(Node):
 
     def outputs(self, features: Float[Array, "*batch D"]) -> Float[Array, "*batch outputs"]:
         """Return the outputs of some features, in float32 or wider."""
-        return widen(self.projected(features))
+        return widen(self.project(features))
 
-    def projected(self, features: Float[Array, "*batch D"]) -> Float[Array, "*batch outputs"]:
+    def project(self, features: Float[Array, "*batch D"]) -> Float[Array, "*batch outputs"]:
         """Return the outputs of some features as `project` gives them, in its precision."""
         return self.head.project(self.weights, features, self.table)
 

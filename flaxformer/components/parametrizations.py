@@ -92,15 +92,18 @@ class ByRole(Parametrization):
         return dataclasses.replace(spec, fan_in=max(1, round(fan_in)), fan_out=max(1, round(fan_out)))
 
     def scales(self, role: str, width: int, layers: int | None = None, gradient_degree: int = 0) -> Scales:
-        own: Role = {name: getattr(self, name) for name in ROLES}[role]
+        exponents: Role = {name: getattr(self, name) for name in ROLES}[role]
         ratio = width / self.base_width
         degree = 1 + gradient_degree
         depth = 1.0 if layers is None or self.base_layers is None else layers / self.base_layers
-        rate = ratio ** -(own.rate_power - gradient_degree * own.gradient_power) * depth**-self.depth_rate_power
+        rate = (
+            ratio ** -(exponents.rate_power - gradient_degree * exponents.gradient_power)
+            * depth**-self.depth_rate_power
+        )
         return Scales(
-            init=own.init * ratio ** -(own.init_power + own.multiplier_power),
-            rate=own.rate * rate * ratio ** -(degree * own.multiplier_power),
-            decay=own.decay * ratio ** -(own.decay_power - degree * own.multiplier_power),
+            init=exponents.init * ratio ** -(exponents.init_power + exponents.multiplier_power),
+            rate=exponents.rate * rate * ratio ** -(degree * exponents.multiplier_power),
+            decay=exponents.decay * ratio ** -(exponents.decay_power - degree * exponents.multiplier_power),
         )
 
 

@@ -140,9 +140,9 @@ class Rotary(Positions):
     def rotate(
         self, x: Float[Array, "*batch T N H"], positions: Int[Array, "*#batch T"]
     ) -> Float[Array, "*batch T N H"]:
-        turned, rest = jnp.split(x, [self.rotated_width or x.shape[-1]], axis=-1)
+        turned, unrotated = jnp.split(x, [self.rotated_width or x.shape[-1]], axis=-1)
         turned = rotate(turned, positions, base=self.base, interleaved=self.layout == "interleaved")
-        return turned if not rest.shape[-1] else jnp.concatenate([turned, rest], axis=-1)
+        return turned if not unrotated.shape[-1] else jnp.concatenate([turned, unrotated], axis=-1)
 
 
 class Alibi(Positions):

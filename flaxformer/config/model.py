@@ -105,7 +105,7 @@ class ModelConfig(Config):
         return self.replace(encoder=self.replace(**(like | none | changes)))
 
     @property
-    def unused(self) -> str | None:
+    def unused_part(self) -> str | None:
         """Message about a part that has no effect, with which a model cannot be built; None without one."""
         return unused_cross_attention(self)
 
@@ -143,7 +143,7 @@ class ModelConfig(Config):
     @property
     def sizes(self) -> dict[str, int]:
         """Size of every named axis of the weights."""
-        own = {
+        sizes = {
             "layers": self.layers,
             "vocabulary": self.vocabulary,
             "d_embedding": self.d_model - self.positions.width,
@@ -156,8 +156,9 @@ class ModelConfig(Config):
             "d_memory": self.encoder.d_model if self.encoder else self.d_memory or 0,
         }
         blocks = [block.changes().get("attention") for block in reversed(self.pattern)]
-        parts = (self.feed_forward, *blocks, self.attention)  # a position scheme may need the heads of any block
-        return {name: size for one in parts if one is not None for name, size in one.axis_sizes(own).items()} | own
+        branches = (self.feed_forward, *blocks, self.attention)  # a position scheme may need the heads of any block
+        components = (component for component in branches if component is not None)
+        return {name: size for component in components for name, size in component.axis_sizes(sizes).items()} | sizes
 
     @property
     def blocks(self) -> int:
@@ -172,8 +173,8 @@ class ModelConfig(Config):
         """Return the config with the fields that the pattern gives for the block of this number."""
         if not self.pattern:
             return self
-        own = self.pattern[number % len(self.pattern)].changes()
-        return self.replace(pattern=(), distinct_blocks=None, **own)
+        changes = self.pattern[number % len(self.pattern)].changes()
+        return self.replace(pattern=(), distinct_blocks=None, **changes)
 
     @property
     def block_configs(self) -> tuple["ModelConfig", ...]:
@@ -184,8 +185,8 @@ class ModelConfig(Config):
     @property
     def layer_configs(self) -> tuple["ModelConfig", ...]:
         """`block_config` of each layer."""
-        own = self.block_configs
-        return tuple(own[self.block_of_layer(layer)] for layer in range(self.layers))
+        block_configs = self.block_configs
+        return tuple(block_configs[self.block_of_layer(layer)] for layer in range(self.layers))
 
     @property
     def period(self) -> int:
@@ -205,17 +206,17 @@ class ModelConfig(Config):
     def norms(self) -> tuple[Norm, ...]:
         """All norms of the model."""
         own_blocks = [self.block_config(number) for number in range(max(1, len(self.pattern)))]
-        places = [(own.pre_norm, own.post_branch_norm, own.post_residual_norm) for own in own_blocks]
-        found = [norm for own in places for norm in own] + [self.embedding_norm, self.final_norm]
-        found += [self.norm_kind] if getattr(self.head, "transform", None) is not None else []
-        return tuple(norm for norm in found if norm is not None)
+        places = [(block.pre_norm, block.post_branch_norm, block.post_residual_norm) for block in own_blocks]
+        norms = [norm for block_norms in places for norm in block_norms] + [self.embedding_norm, self.final_norm]
+        norms += [self.norm_kind] if getattr(self.head, "transform", None) is not None else []
+        return tuple(norm for norm in norms if norm is not None)
 
     @property
     def batch_mixers(self) -> tuple[Component, ...]:
         """Norms and branches that need the whole batch in training."""
         own_blocks = [self.block_config(number) for number in range(max(1, len(self.pattern)))]
-        branches = [branch for own in own_blocks for _, branch in own.branches()]
-        return tuple(one for one in (*self.norms, *branches) if one.mixes_batch)
+        branches = [branch for block in own_blocks for _, branch in block.branches()]
+        return tuple(component for component in (*self.norms, *branches) if component.mixes_batch)
 
     @property
     def mixes_batch(self) -> bool:
@@ -256,15 +257,15 @@ class ModelConfig(Config):
     @property
     def max_length(self) -> int | None:
         """Longest sequence that the model can read; None for no limit."""
-        own = [self.positions.max_length, *(branch.max_length for branch in self.mixers.values())]
-        limits = [length for length in own if length is not None]
+        lengths = [self.positions.max_length, *(branch.max_length for branch in self.mixers.values())]
+        limits = [length for length in lengths if length is not None]
         return min(limits) if limits else None
 
     @property
     def scales_weights(self) -> bool:
         """True if learning rate and weight decay differ between weights by the parametrization."""
-        own = (self, *(() if self.encoder is None else (self.encoder,)))
-        return any(type(one.parametrization) is not Parametrization for one in own)
+        stacks = (self, *(() if self.encoder is None else (self.encoder,)))
+        return any(type(stack.parametrization) is not Parametrization for stack in stacks)
 
     @property
     def initial_std(self) -> InitialStd:
@@ -272,12 +273,12 @@ class ModelConfig(Config):
 
         def std(spec: Spec, number: float | Array | None = None) -> float | Array:
             spec = self.parametrization.at_base_width(spec, self.d_model)
-            own = self.initializer.std(spec) if number is None else number
+            deviation = self.initializer.std(spec) if number is None else number
             if spec.init == "branch":
                 gain = self.residual.branch_gain(self.layers, self.reads_memory)
-                own = own * gain if gain != 1.0 else own
+                deviation = deviation * gain if gain != 1.0 else deviation
             scales = self.parametrization.scales(spec.role, self.d_model)
-            return own if scales is None else own * scales.init
+            return deviation if scales is None else deviation * scales.init
 
         return std
 

@@ -17,9 +17,9 @@ def problems(config: Any) -> Iterator[str]:
     """Yield one error message per contradiction in a `ModelConfig`."""
     yield from _attention_problems(config, "attention", config.attention)
     for name in ("attention", "feed_forward"):
-        own = getattr(config, name)
-        if config.mask_pattern != "causal" and own is not None and own.reads_others and not own.reads_mask:
-            kind = f"{name} {type(own).__name__}"
+        branch = getattr(config, name)
+        if config.mask_pattern != "causal" and branch is not None and branch.reads_others and not branch.reads_mask:
+            kind = f"{name} {type(branch).__name__}"
             yield f'mask_pattern is "{config.mask_pattern}"; expected "causal" with {kind}, which reads no mask'
     if config.reads_memory:
         if not isinstance(config.cross, Attention):
@@ -66,7 +66,9 @@ def _pattern_problems(config: Any) -> Iterator[str]:
         yield f"distinct_blocks is {distinct} with a pattern of {period} blocks; expected a multiple of {period}"
     if period and config.layers < period:
         yield f"pattern has {period} blocks; expected at most layers {config.layers}"
-    if any(type(own.changes().get("residual", config.residual)) is not type(config.residual) for own in config.pattern):
+    if any(
+        type(block.changes().get("residual", config.residual)) is not type(config.residual) for block in config.pattern
+    ):
         kind = type(config.residual).__name__
         yield f"pattern has a residual rule other than the model's {kind}; expected the same class in all blocks"
     if config.mixes_batch and config.blocks < config.layers:
@@ -79,16 +81,16 @@ def _pattern_problems(config: Any) -> Iterator[str]:
             yield f"pattern.{number}: {error}"
 
 
-def _attention_problems(config: Any, name: str, own: TokenMixer) -> Iterator[str]:
+def _attention_problems(config: Any, name: str, attention: TokenMixer) -> Iterator[str]:
     """Yield the contradictions between an attention and the model."""
-    if not isinstance(own, Attention):
+    if not isinstance(attention, Attention):
         return
     d_model = config.d_model
-    if own.d_head is None and d_model % own.heads:
-        yield f"{name}.heads is {own.heads}; expected a divisor of d_model {d_model}, or d_head to be given"
-    if own.value_form == "full" and own.d_value not in (None, d_model):
-        yield f'{name}.d_value is {own.d_value} with value_form "full"; expected None or d_model {d_model}'
-    width = own.axis_sizes({"d_model": d_model})["d_head"]
+    if attention.d_head is None and d_model % attention.heads:
+        yield f"{name}.heads is {attention.heads}; expected a divisor of d_model {d_model}, or d_head to be given"
+    if attention.value_form == "full" and attention.d_value not in (None, d_model):
+        yield f'{name}.d_value is {attention.d_value} with value_form "full"; expected None or d_model {d_model}'
+    width = attention.axis_sizes({"d_model": d_model})["d_head"]
     if isinstance(config.positions, Rotary) and name == "attention":
         rotated = config.positions.rotated_width
         if rotated is None and width % 2:
@@ -97,13 +99,13 @@ def _attention_problems(config: Any, name: str, own: TokenMixer) -> Iterator[str
             yield f"positions.rotated_width is {rotated}; expected at most d_head {width}"
 
 
-def _cross_problems(config: Any, own: Attention) -> Iterator[str]:
+def _cross_problems(config: Any, attention: Attention) -> Iterator[str]:
     width = config.sizes["d_memory"]
-    if own.share_query_key and width != config.d_model:
+    if attention.share_query_key and width != config.d_model:
         where = "encoder.d_model" if config.encoder else "d_memory"
         yield f"share_query_key is True with {where} {width}; expected d_model {config.d_model}"
-    if own.frozen_pattern is not None:
-        yield f"frozen_pattern is {own.frozen_pattern} with cross-attention; expected None"
+    if attention.frozen_pattern is not None:
+        yield f"frozen_pattern is {attention.frozen_pattern} with cross-attention; expected None"
 
 
 def _encoder_problems(config: Any, encoder: Any) -> Iterator[str]:
@@ -115,9 +117,9 @@ def _encoder_problems(config: Any, encoder: Any) -> Iterator[str]:
         yield f"d_memory is {config.d_memory}; expected None or the encoder's d_model {encoder.d_model}"
     shared = isinstance(encoder.inputs, Tokens) and encoder.inputs.shared
     table = encoder.vocabulary, encoder.sizes["d_embedding"]
-    own = config.vocabulary, config.sizes["d_embedding"]
-    if shared and (not isinstance(config.inputs, Tokens) or table != own):
-        yield f"encoder.inputs.shared is True with a table of {table}; expected the decoder's table of {own}"
+    decoder_table = config.vocabulary, config.sizes["d_embedding"]
+    if shared and (not isinstance(config.inputs, Tokens) or table != decoder_table):
+        yield f"encoder.inputs.shared is True with a table of {table}; expected the decoder's table of {decoder_table}"
     if isinstance(encoder.residual, DeepNorm) and encoder.residual.decoder_layers != config.layers:
-        found = encoder.residual.decoder_layers
-        yield f"encoder.residual.decoder_layers is {found}; expected the decoder's layers, {config.layers}"
+        decoder_layers = encoder.residual.decoder_layers
+        yield f"encoder.residual.decoder_layers is {decoder_layers}; expected the decoder's layers, {config.layers}"

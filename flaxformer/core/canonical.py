@@ -33,8 +33,8 @@ def canonical(config: object, known: Known | None = None) -> Json:
     if isinstance(config, Config):
         if known is not None and id(config) in known:
             return known[id(config)][1]
-        given = [field for field in dataclasses.fields(config) if not _is_omitted(config, field)]
-        fields = {field.name: canonical(getattr(config, field.name), known) for field in given}
+        stored_fields = [field for field in dataclasses.fields(config) if not _is_omitted(config, field)]
+        fields = {field.name: canonical(getattr(config, field.name), known) for field in stored_fields}
         form: dict[str, Json] = {"kind": qualified_name(type(config)), **fields}
         if known is not None:
             known[id(config)] = config, form
@@ -60,27 +60,27 @@ def canonical_parts(config: Config, known: dict[int, tuple[object, str]]) -> tup
       config: the config.
       known: texts of earlier calls, by the identity of a part.
     """
-    found = []
+    texts = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not _is_omitted(config, field):
             if not isinstance(value, Config):
-                found.append((field.name, canonical_text(value)))
+                texts.append((field.name, canonical_text(value)))
                 continue
             if id(value) not in known:
                 known[id(value)] = value, canonical_text(value)
-            found.append((field.name, known[id(value)][1]))
-    return tuple(found)
+            texts.append((field.name, known[id(value)][1]))
+    return tuple(texts)
 
 
 def classes_in(config: object) -> list[type]:
     """Return the class of a config and of every config in it, without duplicates."""
     children: Iterable[object] = config if isinstance(config, tuple) else ()
-    found: list[type] = []
+    classes: list[type] = []
     if isinstance(config, Config):
         children = [getattr(config, field.name) for field in dataclasses.fields(config)]
-        found = [type(config)]
-    return list(dict.fromkeys([*found, *(kind for child in children for kind in classes_in(child))]))
+        classes = [type(config)]
+    return list(dict.fromkeys([*classes, *(kind for child in children for kind in classes_in(child))]))
 
 
 def canonical_text(config: object) -> str:

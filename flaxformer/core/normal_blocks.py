@@ -55,8 +55,8 @@ def draw(key: Array, arrays: Sequence[NormalArray]) -> list[Float[Array, "..."]]
     that divides weights, where each device then draws its own part.
     """
     shared = [index for index, array in enumerate(arrays) if array.is_alike] if _counts(key) else []
-    found = dict(zip(shared, draw_together(key, [arrays[index] for index in shared]), strict=True))
-    return [found[index] if index in found else _draw_alone(key, array) for index, array in enumerate(arrays)]
+    drawn = dict(zip(shared, draw_together(key, [arrays[index] for index in shared]), strict=True))
+    return [drawn[index] if index in drawn else _draw_alone(key, array) for index, array in enumerate(arrays)]
 
 
 def _draw_alone(key: Array, array: NormalArray) -> Float[Array, "..."]:
@@ -91,17 +91,17 @@ def draw_together(key: Array, arrays: Sequence[NormalArray]) -> list[Float[Array
     scales = jnp.stack([jnp.asarray(array.std, jnp.float32) * ROOT_2 for array in arrays])
 
     def draw_block(item: tuple[Array, Array, Array]) -> Float[Array, " count"]:
-        own, start, scale = item
-        return scale * _scaled_normal(own, start, block)
+        block_key, start, scale = item
+        return scale * _scaled_normal(block_key, start, block)
 
     numbers = jax.lax.map(draw_block, (keys[owners], starts, scales[owners]))
-    found: dict[int, Array] = {}
+    drawn: dict[int, Array] = {}
     for shape in shapes:
         members = [i for i in order if arrays[i].shape == shape]
-        own, numbers = jnp.split(numbers, [len(members) * counts[shape]])
-        whole = own.reshape(len(members), -1)[:, : math.prod(shape)].reshape(-1, *shape)
-        found |= {i: whole[place] for place, i in enumerate(members)}
-    return [found[i] for i in range(len(arrays))]
+        shape_numbers, numbers = jnp.split(numbers, [len(members) * counts[shape]])
+        whole = shape_numbers.reshape(len(members), -1)[:, : math.prod(shape)].reshape(-1, *shape)
+        drawn |= {i: whole[place] for place, i in enumerate(members)}
+    return [drawn[i] for i in range(len(arrays))]
 
 
 def block_size(total: int) -> int:

@@ -70,7 +70,7 @@ def _parse_tuple(text: str, hint: object, path: str) -> tuple[object, ...]:
     except NOT_PYTHON:
         raise UserError(f"{path} is '{shorten(text)}'; expected ({', '.join(choices(hint))}(...), ...)") from None
     parts = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-    return tuple(_parse(ast.unparse(one), hint, f"{path}.{number}") for number, one in enumerate(parts))
+    return tuple(_parse(ast.unparse(part), hint, f"{path}.{number}") for number, part in enumerate(parts))
 
 
 def _parse_config(
@@ -94,9 +94,9 @@ def _parse_config(
         raise UserError(f"{path} is '{shorten(text)}'{did_you_mean(name, valid)}")
     if call.args or any(keyword.arg is None for keyword in call.keywords):
         raise UserError(f"{path} is '{shorten(text)}'; expected {name}(field=number, ...)")
-    given = {str(keyword.arg): _field_value(keyword, kinds[name], path, text) for keyword in call.keywords}
-    check_required(kinds[name], given, path, shorten(text))
-    return kinds[name](**given)
+    values = {str(keyword.arg): _field_value(keyword, kinds[name], path, text) for keyword in call.keywords}
+    check_required(kinds[name], values, path, shorten(text))
+    return kinds[name](**values)
 
 
 def _field_value(keyword: ast.keyword, kind: type[Config], path: str, text: str) -> object:

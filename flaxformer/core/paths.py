@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from flaxformer.core.struct import REQUIRED, Config, ConfigT, alternatives, type_hints
-from flaxformer.system.errors import UserError, did_you_mean, shown
+from flaxformer.system.errors import UserError, did_you_mean, quote
 
 
 def get_at(config: Config, path: str) -> Any:
@@ -40,10 +40,10 @@ def _replace_within(node: object, changes: Mapping[str, object], within: str) ->
     nested: dict[str, dict[str, object]] = {}
     values: dict[str, object] = {}
     for path, value in changes.items():
-        name, _, rest = path.partition(".")
+        name, _, inner_path = path.partition(".")
         check_field(node, name, within + path)
-        if rest:
-            nested.setdefault(name, {})[rest] = value
+        if inner_path:
+            nested.setdefault(name, {})[inner_path] = value
         else:
             values[name] = value
     for name, below in nested.items():
@@ -110,7 +110,7 @@ def check_field(config: object, name: str, path: str) -> None:
             raise UserError(f"'{path}': '{name}' is not an item; expected a number from 0 to {len(config) - 1}")
         return
     if not isinstance(config, Config):
-        raise UserError(f"'{path}': {shown(config)} has no fields")
+        raise UserError(f"'{path}': {quote(config)} has no fields")
     names = [field.name for field in dataclasses.fields(config)]
     if name not in names:
         raise UserError(f"'{path}': {type(config).__name__} has no field '{name}'{did_you_mean(name, names)}")

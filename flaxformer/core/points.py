@@ -100,16 +100,16 @@ class Edits:
         """
         paths = self.paths(name)
         for pattern, function in self.functions.items():
-            found = [number for number, path in enumerate(paths) if fnmatch.fnmatchcase(path, pattern)]
-            if not found:
+            matches = [number for number, path in enumerate(paths) if fnmatch.fnmatchcase(path, pattern)]
+            if not matches:
                 continue
             self.matched.add(pattern)
-            own = function if self.count is None else edit_after(function, self.count)
-            call = checked_edit(own, pattern, paths[found[0]])
-            if len(found) == len(paths):
+            edit = function if self.count is None else edit_after(function, self.count)
+            call = checked_edit(edit, pattern, paths[matches[0]])
+            if len(matches) == len(paths):
                 x = call(x)
             else:  # a scan computes these layers by the same code
-                numbers = jnp.array([self.layers[number] for number in found])
+                numbers = jnp.array([self.layers[number] for number in matches])
                 x = jax.lax.cond(jnp.isin(jnp.asarray(layer), numbers), call, lambda x: x, x)
         return x
 
@@ -138,19 +138,21 @@ def summarise(paths: Sequence[str]) -> str:
     """Return paths as a list, one entry per branch for all layers: "blocks/0-3/attention/(input, query, …)"."""
     layers: dict[tuple[str, str], list[str]] = {}
     for path in paths:
-        stack, is_layered, rest = path.partition("blocks/")
-        number, _, place = rest.partition("/")
+        stack, is_layered, within_blocks = path.partition("blocks/")
+        number, _, place = within_blocks.partition("/")
         key = (stack + is_layered, place) if is_layered else (path, "")
         layers.setdefault(key, []).extend([number] if is_layered else [])
     names: dict[str, list[str]] = {}
     for (start, place), numbers in layers.items():
         branch, _, name = place.rpartition("/")
-        entry = f"{start}{_shown(numbers)}/{branch}/" if place else start
+        entry = f"{start}{_format_numbers(numbers)}/{branch}/" if place else start
         names.setdefault(entry, []).extend([name] if place else [])
-    return ", ".join(f"{entry}({', '.join(own)})" if own else entry for entry, own in names.items())
+    return ", ".join(
+        f"{entry}({', '.join(point_names)})" if point_names else entry for entry, point_names in names.items()
+    )
 
 
-def _shown(numbers: Sequence[str]) -> str:
+def _format_numbers(numbers: Sequence[str]) -> str:
     """Return consecutive numbers as a range, others as a list."""
     first, last = int(numbers[0]), int(numbers[-1])
     is_range = len(numbers) > 2 and last - first + 1 == len(numbers)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar, Union, dataclass_transform, overload
 import numpy as np
 
 from flaxformer.core.pytree import Node, holds_array
-from flaxformer.system.errors import UserError, did_you_mean, shown
+from flaxformer.system.errors import UserError, did_you_mean, quote
 
 ValueT = TypeVar("ValueT")
 
@@ -115,7 +115,7 @@ class Config(Node):
             names = [field.name for field in fields]
             if args:
                 raise UserError(
-                    f"{cls.__name__} is given {shown(args[0])}; expected fields by name: {', '.join(names)}"
+                    f"{cls.__name__} is given {quote(args[0])}; expected fields by name: {', '.join(names)}"
                 )
             for name in values:
                 if name not in names:
@@ -136,7 +136,7 @@ class Config(Node):
             if isinstance(value, str) and (named := named_values(hint)):
                 if value not in named:
                     raise UserError(
-                        f"{type(self).__name__}.{field.name} is {shown(value)}{did_you_mean(value, list(named))}"
+                        f"{type(self).__name__}.{field.name} is {quote(value)}{did_you_mean(value, list(named))}"
                     )
                 object.__setattr__(self, field.name, value := named[value])
             if isinstance(value, list):
@@ -174,13 +174,13 @@ def choices(hint: object) -> dict[str, type[Config]]:
 
     A class from outside the package is listed twice: by its name, and by its module and name.
     """
-    found: dict[str, type[Config]] = {}
+    classes: dict[str, type[Config]] = {}
     waiting = _config_classes(hint)
     for kind in waiting:
         waiting += [subclass for subclass in kind.__subclasses__() if subclass not in waiting]
         if not vars(kind).get("is_abstract", False) and not kind.__name__.startswith("_"):
-            found |= {kind.__name__: kind, qualified_name(kind): kind}  # a redefined class replaces the older one
-    return found
+            classes |= {kind.__name__: kind, qualified_name(kind): kind}  # a redefined class replaces the older one
+    return classes
 
 
 def named_values(hint: object) -> dict[str, Config]:
@@ -201,9 +201,9 @@ def _type_name(hint: object) -> str:
     for kind in alternatives(hint):
         if isinstance(kind, type) and issubclass(kind, Config):
             known = {name: value for name, value in choices(kind).items() if "." not in name}
-            found = sorted(known, key=lambda name: qualified_name(known[name]) != name)  # the package's first
-            only_itself = found == [kind.__name__]
-            listed = found[:MOST_NAMES] + ["…"] * (len(found) > MOST_NAMES)
+            sorted_names = sorted(known, key=lambda name: qualified_name(known[name]) != name)  # the package's first
+            only_itself = sorted_names == [kind.__name__]
+            listed = sorted_names[:MOST_NAMES] + ["…"] * (len(sorted_names) > MOST_NAMES)
             names.append(kind.__name__ if only_itself else f"{', '.join(listed)} or another {kind.__name__}")
         else:
             names.append("None" if kind is types.NoneType else getattr(kind, "__name__", str(kind)))
@@ -219,20 +219,20 @@ def _check_type(where: str, value: object, hint: object) -> None:
             return
         if isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, float)):
             return
-    found = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
-    raise UserError(f"{where} is {found}; expected {_type_name(hint)}")
+    value_text = f"the class {value.__name__}" if isinstance(value, type) else quote(value)
+    raise UserError(f"{where} is {value_text}; expected {_type_name(hint)}")
 
 
 def _check_value(where: str, value: object, metadata: Mapping[str, Any]) -> None:
     if metadata["choices"] is not None and isinstance(value, str) and value not in metadata["choices"]:
-        raise UserError(f"{where} is {shown(value)}{did_you_mean(value, list(metadata['choices']))}")
+        raise UserError(f"{where} is {quote(value)}{did_you_mean(value, list(metadata['choices']))}")
     if not isinstance(value, bool) and isinstance(value, int | float):
         for name, bound in metadata["bounds"].items():
             holds, words = BOUNDS[name]
             if not holds(value, bound):
-                raise UserError(f"{where} is {shown(value)}; expected a number {words} {bound}")
+                raise UserError(f"{where} is {quote(value)}; expected a number {words} {bound}")
         if isinstance(value, int) and abs(value) > LARGEST:
-            raise UserError(f"{where} is {shown(value)}; expected a number of at most 64 bits")
+            raise UserError(f"{where} is {quote(value)}; expected a number of at most 64 bits")
 
 
 def qualified_name(kind: type) -> str:

@@ -56,18 +56,18 @@ class Axes:
         """
         stacked = [place for place, name in enumerate(self.names) if name in self.batch]
         stacked = [0, *stacked] if self.stacked else stacked
-        rest = {place: name for place, name in enumerate(self.names) if place not in stacked}
+        unstacked = {place: name for place, name in enumerate(self.names) if place not in stacked}
         summed = []
         for wanted in self.fan_in:  # both axes of a square matrix have one name: the first is summed over
-            summed.append(next(place for place, name in rest.items() if name == wanted and place not in summed))
+            summed.append(next(place for place, name in unstacked.items() if name == wanted and place not in summed))
         if not summed:
-            summed = [place for place, name in rest.items() if name == "vocabulary"]
-        result = [place for place in rest if place not in summed]
+            summed = [place for place, name in unstacked.items() if name == "vocabulary"]
+        result = [place for place in unstacked if place not in summed]
         return (tuple(stacked), tuple(summed), tuple(result)) if summed and result else None
 
     def of_adapter(self, name: str, dimensions: int) -> "Axes":
         """The axes of an adapter's array: those along which matrices are stacked, and the array's own."""
-        leading = tuple(own for own in self.names if own in ("layers", *self.batch))
+        leading = tuple(axis for axis in self.names if axis in ("layers", *self.batch))
         own_names = tuple(f"{name} {place}" for place in range(dimensions - len(leading)))
         fan_in = own_names[:1] if len(own_names) == 2 else ()
         path = f"{self.path}/{name}"
@@ -97,8 +97,8 @@ def _axes(
         elif isinstance(rule, WeightRule):
             annotation, *_ = alternatives(type_hints(type(node))[field.name])
             names, kind = (*leading, *annotation.dim_str.split()), rule.kind or outer or field.name
-            own = Axes(names, rule.fan_in, rule.batch_axis, in_layer, rule.role, kind, "/".join(here))
-            values[field.name] = _with_adapter(own, value) if isinstance(value, AdaptedWeight) else own
+            weight_axes = Axes(names, rule.fan_in, rule.batch_axis, in_layer, rule.role, kind, "/".join(here))
+            values[field.name] = _with_adapter(weight_axes, value) if isinstance(value, AdaptedWeight) else weight_axes
         elif isinstance(rule, SubtreeRule):
             repeated = rule.repeat is not None
             is_in_layer = in_layer or repeated
@@ -113,10 +113,13 @@ def _axes(
     return type(node)(**values)
 
 
-def _with_adapter(own: Axes, value: AdaptedWeight) -> AdaptedWeight:
+def _with_adapter(weight_axes: Axes, value: AdaptedWeight) -> AdaptedWeight:
     """Return the axes of each array of a weight with an adapter; None where the tree has no array."""
-    arrays = {name: None if one is None else own.of_adapter(name, jnp.ndim(one)) for name, one in value.own.items()}
-    return AdaptedWeight(base=None if value.base is None else own, own=arrays)
+    arrays = {
+        name: None if array is None else weight_axes.of_adapter(name, jnp.ndim(array))
+        for name, array in value.own.items()
+    }
+    return AdaptedWeight(base=None if value.base is None else weight_axes, own=arrays)
 
 
 def _has_stacked_field(node: Parameters) -> bool:
@@ -153,7 +156,10 @@ def _mark_subtree(
     repeated = None if owner is None or rule.repeat is None else get_attribute(owner, rule.repeat)
     if isinstance(node, tuple):
         owners = repeated if isinstance(repeated, tuple) else (owner,) * len(node)
-        return tuple(_mark_weights(item, one, one, mark) for item, one in zip(node, owners, strict=True))
+        return tuple(
+            _mark_weights(item, element_owner, element_owner, mark)
+            for item, element_owner in zip(node, owners, strict=True)
+        )
     if owner is not None and rule.component is not None:
         owner = component_of(owner, model, rule.component)
     elif owner is not None and rule.config is not None:

@@ -139,7 +139,7 @@ def get_attribute(owner: object, name: str | float | None) -> Any:
         return operator.attrgetter(name)(owner)
     except AttributeError as error:
         kind = type(owner)
-        properties = [found for found, value in vars(kind).items() if isinstance(value, property)]
+        properties = [attribute for attribute, value in vars(kind).items() if isinstance(value, property)]
         valid = [*getattr(kind, "__dataclass_fields__", {}), *properties]
         raise UserError(f"a weight of {kind.__name__} depends on '{name}'{did_you_mean(name, valid)}") from error
 
@@ -211,13 +211,13 @@ def initialise(
     flat, structure = jax.tree_util.tree_flatten_with_path(declared, is_leaf=_is_declared)
     constants = (*CONSTANTS, "constant")
     normal = [
-        NormalArray(path_name(path), own.spec.shape, std(own.spec, own.value))
-        for path, own in flat
-        if own.spec.init not in constants
+        NormalArray(path_name(path), weight.spec.shape, std(weight.spec, weight.value))
+        for path, weight in flat
+        if weight.spec.init not in constants
     ]
     drawn = iter(draw(key, normal))
     return jax.tree.unflatten(
-        structure, [_constant(own) if own.spec.init in constants else next(drawn) for _, own in flat]
+        structure, [_constant(weight) if weight.spec.init in constants else next(drawn) for _, weight in flat]
     )
 
 

@@ -37,10 +37,10 @@ def matching(folder: Path, pattern: str) -> list[Path]:
     if not pattern or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         raise UserError(f"pattern is '{pattern}'; expected one of files within the folder, such as **/*.txt")
     try:
-        found = {file for end in ("", *SUFFIXES) for file in folder.glob(pattern + end)}
+        files = {file for end in ("", *SUFFIXES) for file in folder.glob(pattern + end)}
     except (ValueError, NotImplementedError) as error:
         raise UserError(f"pattern is '{pattern}' ({error}); expected one such as **/*.txt") from None
-    return sorted(file for file in found if file.is_file())
+    return sorted(file for file in files if file.is_file())
 
 
 @contextlib.contextmanager

@@ -92,10 +92,10 @@ def read_text_files(path: str, pattern: str, validation_tenths: int, is_text: bo
         refuse_structured(file, "text")
     held_out = {tenth(file.relative_to(root).as_posix().encode()) < validation_tenths for file in files}
     if len(held_out) == 1:
-        given = "the only file is" if len(files) == 1 else f"all {len(files)} files are"
+        files_are = "the only file is" if len(files) == 1 else f"all {len(files)} files are"
         raise UserError(
-            f"path is '{path}', of which {given} {'validation' if True in held_out else 'training'} data, because a "
-            "folder is split by file, by a hash of each name; expected more files, or the path of one file, which is "
+            f"path is '{path}', of which {files_are} {'validation' if True in held_out else 'training'} data, because "
+            "a folder is split by file, by a hash of each name; expected more files, or the path of one file, which is "
             "split at its end"
         )
     return split_by_file_name(root, files, validation_tenths, is_text)

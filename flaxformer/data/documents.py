@@ -110,17 +110,17 @@ class Texts:
 
     def _read_pieces(self, file: Path, start: int, stop: int) -> Iterator[bytes]:
         with open_bytes(file, start) as opened:
-            rest, line = b"", 1
+            incomplete, line = b"", 1
             while start < stop:
-                more = opened.read(min(PIECE, stop - start - len(rest)))
+                more = opened.read(min(PIECE, stop - start - len(incomplete)))
                 if not more:
                     raise UserError(f"{file} became shorter while it was read")
-                data = rest + more
+                data = incomplete + more
                 end = len(data) if start + len(data) >= stop else data.rfind(b"\n") + 1 or _last_boundary(data)
                 if self.utf8:
                     decode_utf8(data[:end], str(file), offset=start, line=line)
                 yield data[:end]
-                start, rest, line = start + end, data[end:], line + data.count(b"\n", 0, end)
+                start, incomplete, line = start + end, data[end:], line + data.count(b"\n", 0, end)
 
     def _row_documents(self, name: str, rows: Iterator[str]) -> Iterator[Document]:
         for text in rows:

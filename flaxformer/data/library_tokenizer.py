@@ -94,9 +94,9 @@ class LibraryTokenizer:
             encoding = self._model.encode(text, add_special_tokens=False)
         except Exception as error:  # such as a model whose unknown token is missing
             raise UserError(f"tokenizer '{self._path}' cannot encode the text: {error}") from None
-        found = Encoded(encoding.ids, encoding.offsets)
-        self._check_all_encoded(text, found)
-        return found
+        encoded = Encoded(encoding.ids, encoding.offsets)
+        self._check_all_encoded(text, encoded)
+        return encoded
 
     def _check_all_encoded(self, text: str, encoded: Encoded) -> None:
         """Check that every character is part of a token.

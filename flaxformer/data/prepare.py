@@ -154,7 +154,7 @@ class _Identity:
         self.digest.update(f"{name} {tenth}\n".encode())
 
 
-def _digested(pieces: Iterable[bytes], identity: _Identity) -> Iterator[bytes]:
+def _digest_pieces(pieces: Iterable[bytes], identity: _Identity) -> Iterator[bytes]:
     """Yield pieces of a document after adding them to the digest of all documents."""
     for piece in pieces:
         identity.digest.update(piece)
@@ -173,7 +173,7 @@ def _write_tokens(
             identity.begin_document(document.name, document.tenth)
             side = "validation" if document.tenth < texts.validation_tenths else "train"
             written = 0
-            pieces = _digested(document.pieces(), identity)
+            pieces = _digest_pieces(document.pieces(), identity)
             for tokens in encoding.encode_pieces(pieces):
                 opened[side].write(tokens.astype(dtype).tobytes())
                 written += tokens.size

@@ -70,30 +70,30 @@ def _file(path: str) -> Path:
 
 def _read(path: str, make: Callable[[Mapping[str, object], str, int], Question]) -> tuple[Question, ...]:
     """Return the question of every line that is not blank."""
-    found = []
+    questions = []
     for number, line in enumerate(read_lines(_file(path)), 1):
         if line:
             where = f"{path}, line {number}"
-            found.append(make(parse_json_object(line, where), where, number))
-    if not found:
+            questions.append(make(parse_json_object(line, where), where, number))
+    if not questions:
         raise UserError(f"{path} has no lines; expected a JSON object per line")
-    return tuple(found)
+    return tuple(questions)
 
 
 def _question(row: Mapping[str, object], where: str, line: int) -> Question:
-    context, given = text_field(row, "context", where), row.get("choices")
-    if not isinstance(given, list) or len(given) < 2:
-        raise UserError(f"{where}: choices is {str(given)[:40]!r}; expected a list of at least 2 texts")
-    choices = tuple(text_field({"choice": one}, "choice", f"{where}: choices[{i}]") for i, one in enumerate(given))
+    context, texts = text_field(row, "context", where), row.get("choices")
+    if not isinstance(texts, list) or len(texts) < 2:
+        raise UserError(f"{where}: choices is {str(texts)[:40]!r}; expected a list of at least 2 texts")
+    choices = tuple(text_field({"choice": text}, "choice", f"{where}: choices[{i}]") for i, text in enumerate(texts))
     if "" in choices or len(set(choices)) < len(choices):
-        raise UserError(f"{where}: choices is {str(given)[:60]}; expected distinct texts that are not empty")
+        raise UserError(f"{where}: choices is {str(texts)[:60]}; expected distinct texts that are not empty")
     return Question(context, choices, _answer(row.get("answer"), choices, where), line)
 
 
-def _answer(given: object, choices: Sequence[str], where: str) -> int:
+def _answer(answer: object, choices: Sequence[str], where: str) -> int:
     """Return the index of the answer, which is given by its index or by its text."""
-    if isinstance(given, str) and given in choices:
-        return choices.index(given)
-    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < len(choices):
-        return given
-    raise UserError(f"{where}: answer is {given!r}; expected an index from 0 to {len(choices) - 1}, or a choice")
+    if isinstance(answer, str) and answer in choices:
+        return choices.index(answer)
+    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices):
+        return answer
+    raise UserError(f"{where}: answer is {answer!r}; expected an index from 0 to {len(choices) - 1}, or a choice")

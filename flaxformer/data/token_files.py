@@ -132,8 +132,8 @@ def _open(path: str, fully: bool) -> TokenFolder:
         if starts[0] != 0 or starts[-1] != tokens[side].size:
             ends = f"{starts[0]} to {starts[-1]}"
             raise UserError(f"{name}.documents.npy goes from {ends}; expected 0 to {tokens[side].size}")
-        slices = _checked_slices(tokens[side].size, dtype.itemsize, fully)
-        largest = max(int(tokens[side][own].max()) for own in slices)
+        slices = _slices_to_check(tokens[side].size, dtype.itemsize, fully)
+        largest = max(int(tokens[side][chunk].max()) for chunk in slices)
         if largest >= (vocabulary := description["vocabulary"]):
             raise UserError(f"{name}.bin has the token {largest}; expected ids below vocabulary {vocabulary}")
     return TokenFolder(
@@ -152,12 +152,12 @@ def read_description(root: Path) -> Description:
         raise UserError(f"path is '{root}', which has no data.json; expected a folder that `prepare` wrote")
     try:
         data = read_document(file)
-        found = data["format"]
+        file_format = data["format"]
         kinds = {"dtype": str, "vocabulary": int, "tokens": dict, "files": dict}
         wrong = [name for name, kind in kinds.items() if not isinstance(data[name], kind)]
         expected = {f"{side}{end}" for side in SIDES for end in (".bin", ".documents.npy")}
-        if found != FORMAT or wrong or not expected <= set(data["files"]) or set(data["tokens"]) != set(SIDES):
-            raise ValueError(f"format is {found!r}, wrong are {wrong}")
+        if file_format != FORMAT or wrong or not expected <= set(data["files"]) or set(data["tokens"]) != set(SIDES):
+            raise ValueError(f"format is {file_format!r}, wrong are {wrong}")
         if data["dtype"] not in ("uint8", "uint16", "uint32"):
             raise ValueError(f"dtype is {data['dtype']!r}")
     except (ValueError, KeyError, TypeError) as error:
@@ -200,7 +200,7 @@ def _sample_starts(size: int) -> list[int]:
     return np.linspace(0, max(size - SAMPLE, 0), SAMPLES).astype(int).tolist()
 
 
-def _checked_slices(count: int, itemsize: int, fully: bool) -> list[slice]:
+def _slices_to_check(count: int, itemsize: int, fully: bool) -> list[slice]:
     """Return slices of the tokens to check: all, or those of the samples."""
     if fully or count * itemsize <= FULLY_CHECKED:
         return [slice(at, at + SAMPLE) for at in range(0, count, SAMPLE)]

@@ -97,24 +97,24 @@ def _library_tokenizer(path: str, data: bytes) -> Tokenizer:
 def _parse_characters(data: bytes) -> list[str] | None:
     """Return the characters of a vocabulary file, by id; None for a file of another kind."""
     try:
-        found = parse_json(data)
+        content = parse_json(data)
     except ValueError:
         return None
-    return found.get("characters") if isinstance(found, dict) and found.get("format") == CHARACTERS else None
+    return content.get("characters") if isinstance(content, dict) and content.get("format") == CHARACTERS else None
 
 
 def _character_tokenizer(path: str, data: bytes, characters: list[str]) -> Tokenizer:
-    is_list = isinstance(characters, list) and all(isinstance(one, str) and len(one) == 1 for one in characters)
+    is_list = isinstance(characters, list) and all(isinstance(char, str) and len(char) == 1 for char in characters)
     if not is_list or len(set(characters)) != len(characters):
         raise UserError(f"tokenizer is '{path}'; expected a list of distinct characters")
-    codes = np.array([ord(one) for one in characters], np.uint32)
+    codes = np.array([ord(char) for char in characters], np.uint32)
     order = np.argsort(codes)
 
     def encode(text: bytes) -> np.ndarray:
-        points = np.frombuffer(decode_utf8(text, "the text").encode("utf-32-le"), np.uint32)
-        places = np.minimum(np.searchsorted(codes, points, sorter=order), len(codes) - 1)
+        code_points = np.frombuffer(decode_utf8(text, "the text").encode("utf-32-le"), np.uint32)
+        places = np.minimum(np.searchsorted(codes, code_points, sorter=order), len(codes) - 1)
         ids = order[places]
-        if unknown := sorted(set(points[codes[ids] != points].tolist())):
+        if unknown := sorted(set(code_points[codes[ids] != code_points].tolist())):
             named = ", ".join(f"{chr(code)!r} (U+{code:04X})" for code in unknown[:5])
             raise UserError(f"the text has {named}; expected the {len(codes)} characters of '{path}'")
         return ids.astype(token_dtype(len(codes)))
@@ -159,10 +159,10 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> tuple[
 
 def make_character_file(texts: Iterable[str]) -> bytes:
     """Return a vocabulary file with every character of the texts, with ids in the order of their code points."""
-    found: set[str] = set()
+    characters: set[str] = set()
     for text in texts:
-        found |= set(text)
-    data = {"format": CHARACTERS, "characters": sorted(found)}
+        characters |= set(text)
+    data = {"format": CHARACTERS, "characters": sorted(characters)}
     return (json.dumps(data, ensure_ascii=True, indent=0) + "\n").encode()
 
 

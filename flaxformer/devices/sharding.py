@@ -92,12 +92,12 @@ class Devices:
           UserError: there are not so many devices, or more in several processes.
         """
         two_threads_per_cpu_device()
-        found, several = jax.devices(), jax.process_count() > 1
-        if self.count > len(found) or (several and self.count < len(found)):
+        devices, several = jax.devices(), jax.process_count() > 1
+        if self.count > len(devices) or (several and self.count < len(devices)):
             where = f"{jax.process_count()} processes have" if several else "this machine has"
-            expected = f"{'' if several else 'at most '}{len(found)} devices, which {where}"
+            expected = f"{'' if several else 'at most '}{len(devices)} devices, which {where}"
             raise UserError(f"mesh is {self}, {self.count} devices; expected {expected}")
-        return self.mesh_of(found[: self.count])
+        return self.mesh_of(devices[: self.count])
 
     def mesh_of(self, devices: Sequence[jax.Device]) -> Mesh:
         """The mesh of these devices, as many as `count`."""
@@ -111,22 +111,22 @@ def parse_devices(text: str) -> Devices:
     Raises:
       UserError: it names another axis, one twice, or what is not a number.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*(data|fsdp|tensor)\s*=\s*(\d+)\s*", part)
-        if match is None or match[1] in found:
+        if match is None or match[1] in sizes:
             raise UserError(f"mesh is '{text}'; expected devices along data, fsdp and tensor, such as data=4,tensor=2")
-        found[match[1]] = int(match[2])
-    return Devices(**found)
+        sizes[match[1]] = int(match[2])
+    return Devices(**sizes)
 
 
-def weight_spec(own: Axes, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+def weight_spec(weight_axes: Axes, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
     """Return the partition of a weight by `RULES`.
 
     If two axes of the weight map to one axis of the mesh, only the first that it divides is sharded.
     """
     spec: list[str | None] = []
-    for name, size in zip(own.names, shape, strict=True):
+    for name, size in zip(weight_axes.names, shape, strict=True):
         along = RULES.get(name)
         spec.append(along if along is not None and along not in spec and size % mesh.shape[along] == 0 else None)
     return PartitionSpec(*spec)
@@ -138,16 +138,16 @@ def replicated_axes(params: Parameters, mesh: Mesh | AbstractMesh) -> list[str]:
     Returns:
       lines such as "attention/key: d_source, since d_model is sharded along fsdp", each once for all layers.
     """
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     named = jax.tree_util.tree_leaves_with_path(axes(params), is_leaf=lambda node: isinstance(node, Axes))
-    for (path, own), leaf in zip(named, jax.tree.leaves(params), strict=True):
-        spec = weight_spec(own, leaf.shape, mesh)
-        for name, along in zip(own.names, spec, strict=True):
+    for (path, weight_axes), leaf in zip(named, jax.tree.leaves(params), strict=True):
+        spec = weight_spec(weight_axes, leaf.shape, mesh)
+        for name, along in zip(weight_axes.names, spec, strict=True):
             rule = RULES.get(name)
             if rule is not None and along is None and rule in spec and mesh.shape[rule] > 1:
                 weight = "/".join(part for part in path_name(path).split("/") if not part.isdigit())
-                found[f"{weight}: {name}, since {own.names[spec.index(rule)]} is sharded along {rule}"] = None
-    return list(found)
+                lines[f"{weight}: {name}, since {weight_axes.names[spec.index(rule)]} is sharded along {rule}"] = None
+    return list(lines)
 
 
 def shardings_of(tree: PyTree, mesh: Mesh) -> PyTree[NamedSharding]:
@@ -157,17 +157,21 @@ def shardings_of(tree: PyTree, mesh: Mesh) -> PyTree[NamedSharding]:
     """
     replicated_sharding = replicated(mesh)
 
-    def sharding(own: Axes, leaf: Array) -> NamedSharding:
-        same_axes = len(own.names) == len(leaf.shape)
-        return NamedSharding(mesh, weight_spec(own, leaf.shape, mesh)) if same_axes else replicated_sharding
+    def sharding(weight_axes: Axes, leaf: Array) -> NamedSharding:
+        same_axes = len(weight_axes.names) == len(leaf.shape)
+        return NamedSharding(mesh, weight_spec(weight_axes, leaf.shape, mesh)) if same_axes else replicated_sharding
 
-    def node(found: PyTree) -> PyTree[NamedSharding]:
-        if not isinstance(found, Parameters):
+    def node(subtree: PyTree) -> PyTree[NamedSharding]:
+        if not isinstance(subtree, Parameters):
             return replicated_sharding
         # In a weight's place an optimizer may have no array, or several.
-        return jax.tree.map(lambda own, leaf: jax.tree.map(functools.partial(sharding, own), leaf), axes(found), found)
+        return jax.tree.map(
+            lambda weight_axes, leaf: jax.tree.map(functools.partial(sharding, weight_axes), leaf),
+            axes(subtree),
+            subtree,
+        )
 
-    return jax.tree.map(node, tree, is_leaf=lambda found: isinstance(found, Parameters))
+    return jax.tree.map(node, tree, is_leaf=lambda subtree: isinstance(subtree, Parameters))
 
 
 def cuts_batch_alone() -> bool:
@@ -184,20 +188,20 @@ def batch_shards(rows: int = 0) -> int:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not set(mesh.axis_types) <= {AxisType.Auto}:
         return 1
-    parts = int(mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1))
-    return parts if rows % parts == 0 else 1
+    shards = int(mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1))
+    return shards if rows % shards == 0 else 1
 
 
 def shard_leading(x: Array, spec: PartitionSpec) -> Array:
     """Shard an array [shards, ...], one per part of the batch; `spec` is that of a weight with the other axes."""
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*BATCH, *_gathered(spec)))
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*BATCH, *_gathered_spec(spec)))
 
 
 def reduce_scatter(x: Array, spec: PartitionSpec) -> Array:
     """Return the sum over the first axis of an array as `shard_leading` gives it, with the sharding `spec`."""
 
-    def of_device(own: Array) -> Array:
-        total = own[0]
+    def of_device(block: Array) -> Array:
+        total = block[0]
         for along in BATCH[0]:
             is_cut = along == "fsdp" and along in spec
             place = spec.index(along) if is_cut else 0
@@ -208,11 +212,13 @@ def reduce_scatter(x: Array, spec: PartitionSpec) -> Array:
             )
         return total
 
-    mapped = jax.shard_map(of_device, in_specs=PartitionSpec(*BATCH, *_gathered(spec)), out_specs=spec, check_vma=False)
+    mapped = jax.shard_map(
+        of_device, in_specs=PartitionSpec(*BATCH, *_gathered_spec(spec)), out_specs=spec, check_vma=False
+    )
     return mapped(x)
 
 
-def _gathered(spec: PartitionSpec) -> PartitionSpec:
+def _gathered_spec(spec: PartitionSpec) -> PartitionSpec:
     """Return the partition of a weight after it is gathered along fsdp."""
     return PartitionSpec(*(None if along == "fsdp" else along for along in spec))
 
@@ -233,10 +239,10 @@ def shard_map_batch(
     """
     if mesh is None:
         return function(shared, rows)
-    own = PartitionSpec("data")
-    return jax.shard_map(function, mesh=mesh, in_specs=(PartitionSpec(), own), out_specs=own, check_vma=False)(
-        shared, rows
-    )
+    batch_spec = PartitionSpec("data")
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=(PartitionSpec(), batch_spec), out_specs=batch_spec, check_vma=False
+    )(shared, rows)
 
 
 def all_gather_fsdp(params: ParametersT) -> ParametersT:
@@ -248,9 +254,9 @@ def all_gather_fsdp(params: ParametersT) -> ParametersT:
     if mesh.empty or mesh.shape.get("fsdp", 1) == 1:
         return params
 
-    def gather(own: Axes, leaf: Array) -> Array:
-        sharded = weight_spec(own, leaf.shape, mesh)
-        return leaf if own.in_layer or "fsdp" not in sharded else _all_gather(leaf, sharded)
+    def gather(weight_axes: Axes, leaf: Array) -> Array:
+        sharded = weight_spec(weight_axes, leaf.shape, mesh)
+        return leaf if weight_axes.in_layer or "fsdp" not in sharded else _all_gather(leaf, sharded)
 
     return jax.tree.map(gather, axes(params), params)
 
@@ -262,7 +268,7 @@ def _all_gather(x: Array, sharded: PartitionSpec) -> Array:
     x has this sharding before it is gathered. Otherwise, the compiler may gather the weight before it is cast.
     """
     x = jax.lax.with_sharding_constraint(x, sharded)
-    return jax.lax.with_sharding_constraint(x, _gathered(sharded))
+    return jax.lax.with_sharding_constraint(x, _gathered_spec(sharded))
 
 
 _all_gather.defvjp(
@@ -274,8 +280,8 @@ _all_gather.defvjp(
 def device_put_global(tree: T, shardings: PyTree[NamedSharding]) -> T:
     """Put arrays that every process holds in full on the devices of all processes; a sharding may stand for a tree."""
 
-    def put(sharding: NamedSharding, part: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: from_process_local(np.asarray(leaf), sharding), part)
+    def put(sharding: NamedSharding, subtree: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: from_process_local(np.asarray(leaf), sharding), subtree)
 
     return jax.tree.map(put, shardings, tree)
 

@@ -55,12 +55,12 @@ def measure_activations(
       The results by place, with a leading axis L within the layers. Places are paths in the intermediates: "embedded",
       "blocks/attention/update", "blocks/feed_forward/stream", "final"; those of an encoder begin with "encoder/".
     """
-    found: dict[str, Array] = {}
+    measured: dict[str, Array] = {}
     for place, node, valid in activations_and_branches(intermediates, batch):
         measure_one = functools.partial(_measure_node, valid=valid, measure=measure, stages=stages)
         values = jax.vmap(measure_one)(node) if is_in_every_layer(place) else measure_one(node)
-        found |= {place + name: value for name, value in values.items()}
-    return found
+        measured |= {place + name: value for name, value in values.items()}
+    return measured
 
 
 def _measure_node(
@@ -72,14 +72,14 @@ def _measure_node(
     """Return the results of one layer, by the end of their place: "" for an activation, "/update" in a branch."""
     if not isinstance(node, BranchActivations):
         return {"": measure(node, real_entries(node, valid))}
-    found = {}
+    measured = {}
     for name in stages:
         if name not in PAIRS:
             x = flatten_per_token(getattr(node, name), node.input.shape[:-1])
-            found[f"/{name}"] = measure(x, real_entries(x, valid))
-        elif name in (own := pair_scores(node)):
-            found[f"/{name}"] = measure(own[name], real_pairs(node, valid))
-    return found
+            measured[f"/{name}"] = measure(x, real_entries(x, valid))
+        elif name in (scores := pair_scores(node)):
+            measured[f"/{name}"] = measure(scores[name], real_pairs(node, valid))
+    return measured
 
 
 def measure_output(output: Array, batch: Batch, measure: Statistic) -> Array:
@@ -114,8 +114,8 @@ def flatten_per_token(x: PyTree, tokens: tuple[int, ...]) -> Float[Array, "*batc
       x: arrays of which each begins with the axes `tokens`.
       tokens: the sizes (*batch, T).
     """
-    rows = [leaf.reshape(*tokens, -1) for leaf in jax.tree.leaves(x)]
-    return rows[0] if len(rows) == 1 else jnp.concatenate(rows, -1)
+    flattened = [leaf.reshape(*tokens, -1) for leaf in jax.tree.leaves(x)]
+    return flattened[0] if len(flattened) == 1 else jnp.concatenate(flattened, -1)
 
 
 def pair_scores(branch: BranchActivations) -> dict[str, Float[Array, "*batch N T S"]]:

@@ -49,17 +49,17 @@ def attention_statistics(intermediates: Intermediates, batch: Batch) -> dict[str
 
 
 def _layer_statistics(branch: BranchActivations, valid: Bool[Array, "*batch T"] | None) -> AttentionStatistics:
-    found = pair_scores(branch)
-    logits, weights = found["logits"], found["weights"]
+    scores = pair_scores(branch)
+    logits, weights = scores["logits"], scores["weights"]
     pairs = real_pairs(branch, valid)
     queries = pairs.any(-1)
     # Weights may have fewer heads than logits, as in differential attention, where a head combines two maps.
     same = weights.shape[-3] == queries.shape[-2]
-    rows = queries if same else jnp.broadcast_to(queries.any(-2, keepdims=True), weights.shape[:-1])
+    is_counted = queries if same else jnp.broadcast_to(queries.any(-2, keepdims=True), weights.shape[:-1])
     batch = range(pairs.ndim - 3)
     average = mean(logits, pairs, (*batch, -2, -1), keepdims=True)
     return AttentionStatistics(
-        entropy=mean(jax.scipy.special.entr(weights).sum(-1), rows, (*batch, -1)),
+        entropy=mean(jax.scipy.special.entr(weights).sum(-1), is_counted, (*batch, -1)),
         largest_logit=jnp.where(pairs, jnp.abs(logits), 0).max((*batch, -2, -1), initial=0),
         logit_variance=mean(jnp.square(logits - average), pairs, (*batch, -2, -1)),
         head_diversity=_diversity(weights, queries.all(-2)),
@@ -72,7 +72,7 @@ def _diversity(weights: Float[Array, "*batch N T S"], queries: Bool[Array, "*bat
     if heads == 1:
         return jnp.zeros(())
     length = jnp.linalg.norm(weights, axis=-1, keepdims=True)
-    rows = weights / jnp.where(length > 0, length, 1)
-    # For rows of length 1, the cosines of all pairs of heads add up to (|Σ_n row_n|² − N) / 2.
-    similarity = (jnp.square(rows.sum(-3)).sum(-1) - heads) / (heads * (heads - 1))
+    unit_weights = weights / jnp.where(length > 0, length, 1)
+    # For weights of length 1, the cosines of all pairs of heads add up to (|Σ_n weights_n|² − N) / 2.
+    similarity = (jnp.square(unit_weights.sum(-3)).sum(-1) - heads) / (heads * (heads - 1))
     return mean(1 - similarity, queries)

@@ -69,8 +69,10 @@ def coordinate_check(run: Run, widths: Sequence[int], steps: int = 3, fixed: Fix
         raise UserError(f"widths is {list(widths)}; expected at least two different widths, to fit a slope")
     source = run.task.load()
     runs = [run.replace(model=at_width(run.model, width, fixed)) for width in widths]
-    found = [jax.device_get(activation_sizes(own, source, steps)) for own in runs]
-    return CoordinateCheck(tuple(widths), {place: np.stack([one[place] for one in found], 1) for place in found[0]})
+    sizes = [jax.device_get(activation_sizes(width_run, source, steps)) for width_run in runs]
+    return CoordinateCheck(
+        tuple(widths), {place: np.stack([run_sizes[place] for run_sizes in sizes], 1) for place in sizes[0]}
+    )
 
 
 def at_width(model: ModelT, width: int, fixed: Fixed = "heads") -> ModelT:
@@ -88,8 +90,8 @@ def at_width(model: ModelT, width: int, fixed: Fixed = "heads") -> ModelT:
     names, before, changes = {"d_model", "d_memory", "d_ff", *GROWING[fixed]}, model.d_model, {}
     for path, value in _integers(model):
         if path.rpartition(".")[2] in names:
-            changes[path], rest = divmod(value * width, before)
-            if rest:
+            changes[path], remainder = divmod(value * width, before)
+            if remainder:
                 raise UserError(f"{path} is {value} at d_model {before}; expected a whole number at {width}")
     return replace_at(model, changes)
 

@@ -70,8 +70,8 @@ def first_nonfinite(state: TrainState, run: Run, batch: AnyBatch) -> NonFinite |
     For a run that diverged, pass `state.replace(step=state.diverged_at)` and the batch of that step.
     """
     forward, gradient = jax.device_get(_count_entries(state, run, batch))
-    places = [("forward", *found) for found in in_computation_order(forward, FORWARD, 1)]
-    places += [("backward", *found) for found in in_computation_order(gradient, BACKWARD, -1)]
+    places = [("forward", *counted_place) for counted_place in in_computation_order(forward, FORWARD, 1)]
+    places += [("backward", *counted_place) for counted_place in in_computation_order(gradient, BACKWARD, -1)]
     broken = (NonFinite(direction, place, int(bad), int(of)) for direction, place, (bad, of) in places if bad)
     return next(broken, None)
 

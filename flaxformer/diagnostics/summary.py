@@ -29,7 +29,7 @@ def summary(diagnostics: Diagnostics, coarse: bool = False) -> dict[str, Float[A
       The scalars. Statistics of components always have minimum, mean and maximum, such as
       "statistics/blocks/feed_forward/load/max"; losses of components are "loss/blocks/feed_forward/balance".
     """
-    rows = {"loss": diagnostics.loss} | {f"loss/{name}": x for name, x in diagnostics.losses.items()}
+    scalars = {"loss": diagnostics.loss} | {f"loss/{name}": x for name, x in diagnostics.losses.items()}
     for quantity, measurements in _quantities(diagnostics).items():
         if coarse:
             is_norm = quantity.endswith("_norm")
@@ -37,10 +37,10 @@ def summary(diagnostics: Diagnostics, coarse: bool = False) -> dict[str, Float[A
             numbers = _summarise_layers(chosen)
         else:
             numbers = _split_heads(split_layers(measurements))
-        rows |= {f"{quantity}/{place}": x for place, x in numbers.items()}
+        scalars |= {f"{quantity}/{place}": x for place, x in numbers.items()}
     for name, x in diagnostics.statistics.items():
-        rows |= _extremes(f"statistics/{name}", x) if x.size > 1 else {f"statistics/{name}": x.reshape(())}
-    return rows
+        scalars |= _extremes(f"statistics/{name}", x) if x.size > 1 else {f"statistics/{name}": x.reshape(())}
+    return scalars
 
 
 def _extremes(name: str, x: Array) -> dict[str, Array]:
@@ -49,10 +49,12 @@ def _extremes(name: str, x: Array) -> dict[str, Array]:
 
 def _quantities(diagnostics: Diagnostics) -> dict[str, dict[str, Array]]:
     """Return {quantity: {place: array}}."""
-    found = {name: getattr(diagnostics, name) for name in ("gradient_norm", "parameter_norm", "update_norm", "rms")}
+    quantities = {
+        name: getattr(diagnostics, name) for name in ("gradient_norm", "parameter_norm", "update_norm", "rms")
+    }
     for field, name in STATISTICS.items():
-        found[name] = {place: getattr(statistics, field) for place, statistics in diagnostics.attention.items()}
-    return found
+        quantities[name] = {place: getattr(statistics, field) for place, statistics in diagnostics.attention.items()}
+    return quantities
 
 
 def _is_outermost(place: str) -> bool:
@@ -64,19 +66,19 @@ def _summarise_layers(measurements: dict[str, Array]) -> dict[str, Array]:
     by_place: dict[str, list[Array]] = {}
     for place, x in measurements.items():
         by_place.setdefault(without_layer(place), []).append(x)
-    rows: dict[str, Array] = {}
-    for place, parts in by_place.items():
+    scalars: dict[str, Array] = {}
+    for place, arrays in by_place.items():
         if is_in_every_layer(place):
-            x = parts[0] if len(parts) == 1 else jnp.concatenate([part.ravel() for part in parts])
-            rows |= _extremes(place, x)
+            x = arrays[0] if len(arrays) == 1 else jnp.concatenate([array.ravel() for array in arrays])
+            scalars |= _extremes(place, x)
         else:
-            rows[place] = parts[0]
-    return rows
+            scalars[place] = arrays[0]
+    return scalars
 
 
 def _split_heads(measurements: dict[str, Array]) -> dict[str, Array]:
     """Return scalars by place; an axis that remains is one of heads."""
-    rows: dict[str, Array] = {}
+    scalars: dict[str, Array] = {}
     for place, x in measurements.items():
-        rows |= {place: x} if x.ndim == 0 else {f"{place}/head/{head}": x[head] for head in range(len(x))}
-    return rows
+        scalars |= {place: x} if x.ndim == 0 else {f"{place}/head/{head}": x[head] for head in range(len(x))}
+    return scalars

@@ -22,7 +22,7 @@ def sum_by_place(tree: Node, measure: Callable[[Array], Array]) -> dict[str, Arr
       A sum for each weight, such as "blocks/attention/query", and for each beginning of its path: "blocks/attention"
       and "blocks".
     """
-    found: dict[str, Array] = {}
+    sums: dict[str, Array] = {}
     for path, x in jax.tree_util.tree_leaves_with_path(stack_layers(tree)):
         name = path_name(path)
         value = jax.vmap(measure)(x) if is_in_every_layer(name) else measure(x)
@@ -31,8 +31,8 @@ def sum_by_place(tree: Node, measure: Callable[[Array], Array]) -> dict[str, Arr
         first = (2 if parts[0] == ENCODER else 1) + (layer_index(name) is not None)
         for end in range(first, len(parts) + 1):
             place = "/".join(parts[:end])
-            found[place] = found[place] + value if place in found else value
-    return found
+            sums[place] = sums[place] + value if place in sums else value
+    return sums
 
 
 def norms_by_place(tree: Node) -> dict[str, Float[Array, "*L"]]:

@@ -80,7 +80,7 @@ class TrainingTraits(NamedTuple):
 
     @classmethod
     def of(cls, config: ModelConfig) -> "TrainingTraits":
-        """Return those of a config."""
+        """Return the traits of a config."""
         stacks = [config] if config.encoder is None else [config, config.encoder]
         kinds = (kind for kind in classes_in(config) if issubclass(kind, Component))
         return cls(
@@ -221,7 +221,7 @@ class HeadCache(NamedTuple):
 AttentionInputs = tuple[
     Float[Array, "*batch T D"], Float[Array, "*batch S D"] | None, Float[Array, "*batch S D"] | None
 ]
-"""Inputs of queries, keys and values; by default, those of keys are those of queries, and of values those of keys."""
+"""Inputs of queries, keys and values; by default, keys have the inputs of queries, and values the inputs of keys."""
 
 
 def attend(

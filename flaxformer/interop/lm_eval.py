@@ -43,7 +43,7 @@ class HarnessMethods:
     def loglikelihood(self, requests: Sequence[HarnessRequest], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return (log-likelihood, is greedy) of each (context, continuation)."""
         pairs = [(request.args[0], request.args[1]) for request in requests]
-        return [(own.log_likelihood, own.is_greedy) for own in self.scorer.log_likelihoods(pairs)]
+        return [(scored.log_likelihood, scored.is_greedy) for scored in self.scorer.log_likelihoods(pairs)]
 
     def loglikelihood_rolling(self, requests: Sequence[HarnessRequest], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each text."""
@@ -53,13 +53,13 @@ class HarnessMethods:
         """Return the continuation of each (context, settings); requests with equal settings are computed together."""
         settings = [cast(GenerationSettings, request.args[1]) for request in requests]
         groups: dict[str, list[int]] = {}
-        for i, own in enumerate(settings):
-            groups.setdefault(repr(sorted(own.items())), []).append(i)
-        found: dict[int, str] = {}
+        for i, request_settings in enumerate(settings):
+            groups.setdefault(repr(sorted(request_settings.items())), []).append(i)
+        by_index: dict[int, str] = {}
         for alike in groups.values():
             texts = self.scorer.continuations([requests[i].args[0] for i in alike], settings[alike[0]])
-            found |= dict(zip(alike, texts, strict=True))
-        return [found[i] for i in range(len(requests))]
+            by_index |= dict(zip(alike, texts, strict=True))
+        return [by_index[i] for i in range(len(requests))]
 
     @property
     def tokenizer_name(self) -> str:
@@ -82,6 +82,6 @@ def harness_model(
       UserError: lm-eval is not installed, or `TextScorer` cannot be made.
     """
     base = library("lm_eval.api.model", "lm-eval", "the adapter for lm-eval").LM
-    found = cast(HarnessMethods, type("FlaxformerModel", (HarnessMethods, base), {})())
-    found.scorer = TextScorer(params, run, length=length, batch_size=batch_size, prefix=prefix, seed=seed)
-    return found
+    harness = cast(HarnessMethods, type("FlaxformerModel", (HarnessMethods, base), {})())
+    harness.scorer = TextScorer(params, run, length=length, batch_size=batch_size, prefix=prefix, seed=seed)
+    return harness

@@ -79,7 +79,7 @@ def norm(name: str, path: str) -> tuple[TensorRow, TensorRow]:
 
 def within(name: str, path: str, rows: Iterable[TensorRow]) -> tuple[TensorRow, ...]:
     """Return the rows of a module that is part of another one, with prefixes for its names and paths."""
-    return tuple(TensorRow(name + row.name, tuple(path + own for own in row.paths), row.layout) for row in rows)
+    return tuple(TensorRow(name + row.name, tuple(path + inner for inner in row.paths), row.layout) for row in rows)
 
 
 def layers(name: str, path: str, rows: tuple[TensorRow, ...], count: int) -> tuple[TensorRow, ...]:
@@ -149,33 +149,33 @@ def host_array(tensor: Any) -> np.ndarray:
     Raises:
       UserError: it is not an array.
     """
-    found: Any = tensor
-    if hasattr(found, "detach"):
-        found = found.detach().cpu()
-        found = found.float() if str(found.dtype) in ("torch.bfloat16", "torch.float16") else found
+    array: Any = tensor
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+        array = array.float() if str(array.dtype) in ("torch.bfloat16", "torch.float16") else array
     try:
-        return np.asarray(found)
+        return np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"a tensor is {type(tensor).__name__}, which NumPy cannot read ({error})") from None
 
 
-def check_arrays(found: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], what: str) -> None:
+def check_arrays(arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], what: str) -> None:
     """Check names, shapes and kinds of arrays.
 
     Raises:
       UserError: with each name that differs, and both shapes.
     """
-    problems = list(itertools.islice(_problems(found, expected), MOST_PROBLEMS + 1))
+    problems = list(itertools.islice(_problems(arrays, expected), MOST_PROBLEMS + 1))
     if problems:
         more = ["and more"] if len(problems) > MOST_PROBLEMS else []
         raise UserError("\n  ".join([f"{what}:", *problems[:MOST_PROBLEMS], *more]))
 
 
-def _problems(found: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+def _problems(arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
     for name, shape in expected.items():
-        if name not in found or found[name].shape != shape:
-            yield f"'{name}' is {'missing' if name not in found else found[name].shape}; expected {shape}"
-    for name, array in found.items():
+        if name not in arrays or arrays[name].shape != shape:
+            yield f"'{name}' is {'missing' if name not in arrays else arrays[name].shape}; expected {shape}"
+    for name, array in arrays.items():
         if name not in expected:
             near = difflib.get_close_matches(name, expected, n=1)  # not all names, since there may be thousands
             hint = f"; did you mean '{near[0]}'?" if near else ""

@@ -90,9 +90,9 @@ class TextScorer:
         """Return log p(continuation | context) for pairs of both; tokens as `data.tokenizer.encode_pair` has them."""
         requests = []
         for context, continuation in pairs:
-            first, own = encode_pair(self.tokenizer, context, continuation)
-            requests.append(_Request(first.tolist() or self.prefix, own.tolist()))
-        return self._scored([self._cut(one) for one in requests])
+            first, tokens = encode_pair(self.tokenizer, context, continuation)
+            requests.append(_Request(first.tolist() or self.prefix, tokens.tolist()))
+        return self._score_requests([self._cut(request) for request in requests])
 
     def rolling_log_likelihoods(self, texts: Sequence[str]) -> list[float]:
         """Return log p of whole texts, each token predicted once from up to `length` tokens before it.
@@ -101,8 +101,8 @@ class TextScorer:
         the tokens that no other window has.
         """
         windows = [list(self._windows(self.tokenizer.encode(text.encode(errors="replace")).tolist())) for text in texts]
-        found = iter(self._scored([window for own in windows for window in own]))
-        return [sum(next(found).log_likelihood for _ in own) for own in windows]
+        scored = iter(self._score_requests([window for text_windows in windows for window in text_windows]))
+        return [sum(next(scored).log_likelihood for _ in text_windows) for text_windows in windows]
 
     def continuations(self, contexts: Sequence[str], settings: GenerationSettings) -> list[str]:
         """Return a continuation of each context, up to the first of the texts of `until`, which is left out.
@@ -112,32 +112,32 @@ class TextScorer:
           settings: until (a text or several), max_gen_toks, and with do_sample, temperature, top_k and top_p; greedy
             otherwise.
         """
-        given = settings.get("until")
-        until = [given] if isinstance(given, str) else [str(one) for one in cast(Sequence[object], given or ())]
+        stops = settings.get("until")
+        until = [stops] if isinstance(stops, str) else [str(stop) for stop in cast(Sequence[object], stops or ())]
         steps = int(_number(settings, "max_gen_toks") or min(NEW_TOKENS, self.length // 2))
         steps = max(1, min(steps, self.length - 1))
         prompts = [self.tokenizer.encode(text.encode(errors="replace")).tolist() or self.prefix for text in contexts]
-        prompts = [own[-(self.length - steps) :] for own in prompts]
-        found: dict[int, str] = {}
-        for number, batch in enumerate(self._batches([len(own) for own in prompts])):
+        prompts = [prompt[-(self.length - steps) :] for prompt in prompts]
+        by_index: dict[int, str] = {}
+        for number, batch in enumerate(self._batches([len(prompt) for prompt in prompts])):
             texts = self._continue([prompts[i] for i in batch], steps, _sampling(settings), until, number)
-            found |= dict(zip(batch, texts, strict=True))
-        return [found[i] for i in range(len(contexts))]
+            by_index |= dict(zip(batch, texts, strict=True))
+        return [by_index[i] for i in range(len(contexts))]
 
     def _continue(
         self, prompts: Sequence[list[int]], steps: int, sampling: Sampling, until: Sequence[str], number: int
     ) -> list[str]:
         """Return the continuations of the prompts of one batch, padded on the left."""
         width = min(self._padded_length(max(map(len, prompts))), self.length - steps)
-        rows = [*prompts, *[prompts[-1]] * (self.batch_size - len(prompts))]
-        tokens = np.array([[0] * (width - len(own)) + own for own in rows], np.int32)
-        valid = np.array([[False] * (width - len(own)) + [True] * len(own) for own in rows])
+        filled = [*prompts, *[prompts[-1]] * (self.batch_size - len(prompts))]
+        tokens = np.array([[0] * (width - len(row)) + row for row in filled], np.int32)
+        valid = np.array([[False] * (width - len(row)) + [True] * len(row) for row in filled])
         key = None if sampling.temperature is None else jax.random.fold_in(jax.random.key(self.seed), number)
-        ids = np.zeros((len(rows), 0), np.int32)
+        ids = np.zeros((len(filled), 0), np.int32)
         texts: list[str] = []
         for piece in stream(self.params, self.run.model, tokens, steps=steps, valid=valid, sampling=sampling, key=key):
             ids = np.concatenate([ids, np.asarray(piece.tokens)], axis=1)
-            texts = [self.tokenizer.decode(own) for own in ids[: len(prompts)]]
+            texts = [self.tokenizer.decode(row_ids) for row_ids in ids[: len(prompts)]]
             if until and all(any(stop in text for stop in until) for text in texts):
                 break
         return [_before(text, until) for text in texts]
@@ -148,10 +148,10 @@ class TextScorer:
         Raises:
           UserError: the continuation alone is too long.
         """
-        context, own = request
-        if len(own) > self.length:
-            raise UserError(f"a continuation has {len(own)} tokens; expected at most length {self.length}")
-        return _Request(context[-(self.length + 1 - len(own)) :], own)
+        context, continuation = request
+        if len(continuation) > self.length:
+            raise UserError(f"a continuation has {len(continuation)} tokens; expected at most length {self.length}")
+        return _Request(context[-(self.length + 1 - len(continuation)) :], continuation)
 
     def _windows(self, tokens: list[int]) -> Iterator[_Request]:
         """Yield contexts and continuations that together predict each token once."""
@@ -161,14 +161,14 @@ class TextScorer:
             begin = max(0, last - self.length)  # of the tokens that are read; 0 is the prefix
             yield _Request(whole[begin : first + 1], whole[first + 1 : last + 1])
 
-    def _scored(self, requests: Sequence[_Request]) -> list[Scored]:
-        found: dict[int, Scored] = {}
-        for batch in self._batches([len(one.context) + len(one.continuation) - 1 for one in requests]):
-            own = [requests[i] for i in batch]
-            values = jax.device_get(self._score(self.params, self.run, self._batch(own)))
+    def _score_requests(self, requests: Sequence[_Request]) -> list[Scored]:
+        by_index: dict[int, Scored] = {}
+        for batch in self._batches([len(request.context) + len(request.continuation) - 1 for request in requests]):
+            batch_requests = [requests[i] for i in batch]
+            values = jax.device_get(self._score(self.params, self.run, self._batch(batch_requests)))
             for i, total, is_greedy in zip(batch, *values, strict=False):
-                found[i] = Scored(float(total), bool(is_greedy))
-        return [found[i] for i in range(len(requests))]
+                by_index[i] = Scored(float(total), bool(is_greedy))
+        return [by_index[i] for i in range(len(requests))]
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Yield the indices of texts in batches of similar length, the longest first, so that memory runs out early."""
@@ -181,12 +181,12 @@ class TextScorer:
     def _batch(self, requests: Sequence[_Request]) -> Batch:
         """Return next-token examples, padded on the right and with rows that are not scored."""
         filled = [*requests, *[_Request([0], [])] * (self.batch_size - len(requests))]
-        width = self._padded_length(max(len(one.context) + len(one.continuation) - 1 for one in filled))
+        width = self._padded_length(max(len(request.context) + len(request.continuation) - 1 for request in filled))
         tokens = np.zeros((self.batch_size, width + 1), np.int32)
-        for row, (context, own) in zip(tokens, filled, strict=True):
-            row[: len(context) + len(own)] = [*context, *own]
-        starts = np.array([len(one.context) for one in filled])[:, None]
-        ends = starts + np.array([len(one.continuation) for one in filled])[:, None]
+        for row, (context, continuation) in zip(tokens, filled, strict=True):
+            row[: len(context) + len(continuation)] = [*context, *continuation]
+        starts = np.array([len(request.context) for request in filled])[:, None]
+        ends = starts + np.array([len(request.continuation) for request in filled])[:, None]
         place = np.arange(width)[None]
         return Batch(
             inputs=jnp.asarray(tokens[:, :-1]),

@@ -1,7 +1,7 @@
 """Interpretation of a model: interventions on activations, attribution of logits, importance and roles of heads.
 
 Every function is pure in the weights, the config or run, and the data, so that a study's `measure` can call it;
-`named` turns its result into numbers by name.
+`name_scalars` turns its result into numbers by name.
 """
 
 from flaxformer.interpret.attribution import direct_logit_attribution
@@ -25,7 +25,7 @@ from flaxformer.interpret.interventions import (
 )
 from flaxformer.interpret.lens import logit_lens
 from flaxformer.interpret.patching import patching_effect
-from flaxformer.interpret.scores import lens_scores, mean_activations, named, scores
+from flaxformer.interpret.scores import lens_scores, mean_activations, name_scalars, scores
 
 __all__ = [
     "Replacement",
@@ -40,7 +40,7 @@ __all__ = [
     "logit_lens",
     "mean_activations",
     "means",
-    "named",
+    "name_scalars",
     "named_maps",
     "patch",
     "patching_effect",

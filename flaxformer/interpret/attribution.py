@@ -34,7 +34,7 @@ def direct_logit_attribution(
     *,
     against: Int[Array, "*batch T"] | None = None,
     by_head: bool = True,
-    **given: Unpack[ForwardInputs],
+    **arguments: Unpack[ForwardInputs],
 ) -> dict[str, Float[Array, "*batch T"]]:
     """Return the terms whose sum is the logit of a token at each position, or the difference of two logits.
 
@@ -48,14 +48,14 @@ def direct_logit_attribution(
       targets: the token whose logit is decomposed, at every position.
       against: the token whose logit is subtracted; None for none.
       by_head: one term per head; False for one per branch.
-      given: further arguments of `apply`.
+      arguments: further arguments of `apply`.
 
     Returns:
       Terms by path: "embedded", "blocks/0/attention/heads/2", "blocks/0/attention/bias", "blocks/0/feed_forward",
       "final_norm/bias", "head/bias". A token mixer without heads of its own is one term, "blocks/0/attention".
 
     Raises:
-      UserError: the logit is no such sum: with a norm after the addition (post-norm), a residual rule that is not
+      UserError: the logit is not such a sum: with a norm after the addition (post-norm), a residual rule that is not
         linear, another final norm, or a head with a transform or a cap; by head, with a norm after the branch.
 
     Source: Elhage et al. 2021, "A mathematical framework for transformer circuits"; frozen scale as in nostalgebraist's
@@ -63,51 +63,51 @@ def direct_logit_attribution(
     """
     for problem in _problems(config, by_head):
         raise UserError(f"direct logit attribution is not defined: {problem}")
-    _, found = model.apply_with_intermediates(params, config, inputs, **given)
-    direction, constants = _direction(params, config, _last_stream(config, found), targets, against)
+    _, intermediates = model.apply_with_intermediates(params, config, inputs, **arguments)
+    direction, constants = _direction(params, config, _last_stream(config, intermediates), targets, against)
     context = stack_context(config, memory=None, memory_valid=None)
-    terms = {"embedded": _dot(found.embedded, direction)}
+    terms = {"embedded": _dot(intermediates.embedded, direction)}
     blocks = unroll(params.blocks)
-    for layer, own in enumerate(config.layer_configs):
+    for layer, block_config in enumerate(config.layer_configs):
         weights = blocks[config.block_of_layer(layer)]
-        for name, branch in own.branches():
-            factor = _skip_factor(own.residual, context) if getattr(own, f"{name}_residual") else 0.0
+        for name, branch in block_config.branches():
+            factor = _skip_factor(block_config.residual, context) if getattr(block_config, f"{name}_residual") else 0.0
             terms = {path: factor * term for path, term in terms.items()} if factor != 1.0 else terms
-            activations = cast(BranchActivations, getattr(found.blocks[layer], name))
+            activations = cast(BranchActivations, getattr(intermediates.blocks[layer], name))
             around = cast(ResidualParams, getattr(weights, f"{name}_connection"))
             place = f"blocks/{layer}/{name}"
             for end, update in _updates(branch, getattr(weights, name), activations, by_head):
-                change = own.residual.join(around.residual, jnp.zeros_like(update), update, context)
+                change = block_config.residual.join(around.residual, jnp.zeros_like(update), update, context)
                 terms[place + end] = _dot(change, direction)
     return terms | constants
 
 
 def _problems(config: ModelConfig, by_head: bool) -> Iterator[str]:
     """Yield the reasons for which a logit is not a sum of terms of the branches."""
-    for layer, own in enumerate(config.layer_configs):
-        if own.post_residual_norm is not None:
+    for layer, block_config in enumerate(config.layer_configs):
+        if block_config.post_residual_norm is not None:
             yield "norm.post_residual is given, which normalises the sum; expected a placement such as PRE or SANDWICH"
-        if by_head and own.post_branch_norm is not None:
+        if by_head and block_config.post_branch_norm is not None:
             yield "norm.post_branch is given, which normalises the sum of the heads; expected by_head=False"
-        if type(own.residual) not in RULES:
+        if type(block_config.residual) not in RULES:
             expected = ", ".join(rule.__name__ for rule in RULES)
-            yield f"residual of block {layer} is {type(own.residual).__name__}; expected one of {expected}"
+            yield f"residual of block {layer} is {type(block_config.residual).__name__}; expected one of {expected}"
     norm, head = config.final_norm, config.head
     if norm is not None and (type(norm) not in (LayerNorm, RMSNorm) or not norm.is_causal):
         yield f"the final norm is {type(norm).__name__}; expected LayerNorm or RMSNorm over each token, or none"
     if type(head) is not LanguageModel:
         yield f"head is {type(head).__name__}; expected LanguageModel"
     elif head.transform is not None or head.logit_cap is not None:
-        found = f"transform {head.transform!r} and logit_cap {head.logit_cap}"
-        yield f"head has {found}; expected a LanguageModel without transform and logit_cap"
+        fields = f"transform {head.transform!r} and logit_cap {head.logit_cap}"
+        yield f"head has {fields}; expected a LanguageModel without transform and logit_cap"
 
 
-def _last_stream(config: ModelConfig, found: model.Intermediates) -> Float[Array, "*batch T D"]:
+def _last_stream(config: ModelConfig, intermediates: model.Intermediates) -> Float[Array, "*batch T D"]:
     """Return the residual stream before the final norm."""
     if not config.layers:
-        return found.embedded
+        return intermediates.embedded
     branch = list(config.layer_configs[-1].branches())[-1][0]
-    return getattr(found.blocks[-1], branch).stream
+    return getattr(intermediates.blocks[-1], branch).stream
 
 
 def _direction(
@@ -157,18 +157,21 @@ def _updates(
     if not (by_head and _adds_heads(branch)):
         yield "", activations.output
         return
-    own, mixed = cast(Attention.Weights, weights), activations.intermediates["heads"]
+    params, mixed = cast(Attention.Weights, weights), activations.intermediates["heads"]
     for head in range(mixed.shape[-2]):
         y = mixed[..., head, :]
-        yield f"/heads/{head}", y if own.out is None else (y @ own.out[head]).astype(y.dtype)
-    if own.out_bias is not None:
-        yield "/bias", jnp.broadcast_to(own.out_bias, activations.output.shape).astype(mixed.dtype)
+        yield (
+            f"/heads/{head}",
+            y if params.out is None else (y @ params.out[head]).astype(y.dtype),
+        )
+    if params.out_bias is not None:
+        yield "/bias", jnp.broadcast_to(params.out_bias, activations.output.shape).astype(mixed.dtype)
 
 
 def _adds_heads(branch: object) -> bool:
     """True if the output of a branch is the sum over the heads of an attention."""
-    own = type(branch)
-    return issubclass(own, Attention) and own.apply is Attention.apply and own.read is Attention.read
+    kind = type(branch)
+    return issubclass(kind, Attention) and kind.apply is Attention.apply and kind.read is Attention.read
 
 
 def _dot(x: Float[Array, "*batch T D"], direction: Float[Array, "*batch T D"]) -> Float[Array, "*batch T"]:

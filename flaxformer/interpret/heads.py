@@ -27,10 +27,10 @@ Replaced = Literal["mean", "zero"]
 
 
 def attention_maps(
-    params: Transformer, config: ModelConfig, inputs: Array, **given: Unpack[ForwardInputs]
+    params: Transformer, config: ModelConfig, inputs: Array, **arguments: Unpack[ForwardInputs]
 ) -> dict[str, Float[Array, "*batch N T S"]]:
     """Return the weights of every attention by the path of the point, such as "blocks/1/attention/weights"."""
-    return model.activations_at(params, config, inputs, WEIGHTS, **given)
+    return model.activations_at(params, config, inputs, WEIGHTS, **arguments)
 
 
 def named_maps(
@@ -46,13 +46,13 @@ def named_maps(
       positions: number of queries and keys, from the start of the sequence.
 
     Raises:
-      UserError: a point that is no attention weights, or more than 4,096 numbers.
+      UserError: a point other than attention weights, or more than 4,096 numbers.
     """
-    found = mean_activations(params, run, batches, at, per_position=True)
-    for path in found:
+    means = mean_activations(params, run, batches, at, per_position=True)
+    for path in means:
         if not path.endswith("/weights"):
             raise UserError(f"at has the point '{path}'; expected attention weights, such as '{WEIGHTS}'")
-    maps = {path: x[0, :, :positions, :positions] for path, x in found.items()}
+    maps = {path: x[0, :, :positions, :positions] for path, x in means.items()}
     count = sum(x.size for x in maps.values())
     if count > MOST_NUMBERS:
         raise UserError(
@@ -104,7 +104,7 @@ def head_scores(
     config: ModelConfig,
     tokens: Int[Array, "*batch T"],
     score: Callable[[Array, Array], Array],
-    **given: Unpack[ForwardInputs],
+    **arguments: Unpack[ForwardInputs],
 ) -> dict[str, Float[Array, "N"]]:
     """Return a score of the attention weights of every head of self-attention, by the path of the point.
 
@@ -112,8 +112,8 @@ def head_scores(
       score: function of the weights [*batch, N, T, T] and the tokens [*batch, T], such as `prefix_matching`; its result
         has one number per head.
     """
-    found = model.activations_at(params, config, tokens, "blocks/*/attention/weights", **given)
-    return {path: score(weights, tokens) for path, weights in found.items()}
+    maps = model.activations_at(params, config, tokens, "blocks/*/attention/weights", **arguments)
+    return {path: score(weights, tokens) for path, weights in maps.items()}
 
 
 def prefix_matching(

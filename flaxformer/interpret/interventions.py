@@ -35,7 +35,7 @@ class Selection(Node):
     """Heads and positions of the activations at a point; None for all.
 
     path: path or pattern, which gives the axes of heads and positions and is named in messages.
-    count: number of tokens before those of the activations, during decoding; None for activations of whole sequences.
+    count: number of tokens before these activations, during decoding; None for activations of whole sequences.
     """
 
     path: str = flax.struct.field(pytree_node=False)
@@ -63,11 +63,11 @@ class Selection(Node):
                     f"heads is given for '{self.path}', which has none; expected one of the points {points}"
                 )
             if kind == "positions" and self.count is not None:
-                own = _is_in(indices, self.count + jnp.arange(x.shape[axis]), self.path)
+                axis_mask = _is_in(indices, self.count + jnp.arange(x.shape[axis]), self.path)
             else:
-                own = _one_hot(indices, x.shape[axis], kind, self.path)
-            own = own.reshape([-1 if n == axis else 1 for n in range(-x.ndim, 0)])
-            mask = own if mask is None else mask & own
+                axis_mask = _one_hot(indices, x.shape[axis], kind, self.path)
+            axis_mask = axis_mask.reshape([-1 if n == axis else 1 for n in range(-x.ndim, 0)])
+            mask = axis_mask if mask is None else mask & axis_mask
         return mask
 
     def replace_in(self, x: Float[Array, "..."], values: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -100,8 +100,8 @@ class Replacement(Node):
 class Resampling(Node):
     """x ← activations of another sequence of the batch at a selection.
 
-    Sequence i has those of sequence (i + s) mod B, with one random s in 1 … B − 1 that depends on the key alone: all
-    points that are resampled by one key have those of the same sequence.
+    Sequence i has the activations of sequence (i + s) mod B, with one random s in 1 … B − 1 that depends on the key
+    alone: all points that are resampled by one key have activations of the same sequence.
     """
 
     selection: Selection
@@ -202,11 +202,11 @@ def means(
       valid: False at padding, which does not count.
       per_position: True for a mean over the batch alone.
     """
-    found = {}
+    means_by_path = {}
     for path, x in activations.items():
         total, count = sum_over_tokens(path, x, valid, per_position)
-        found[path] = total / jnp.maximum(count, 1)
-    return found
+        means_by_path[path] = total / jnp.maximum(count, 1)
+    return means_by_path
 
 
 def sum_over_tokens(
@@ -221,22 +221,27 @@ def sum_over_tokens(
 
 
 def combine(*edits: Mapping[str, Edit]) -> dict[str, Edit]:
-    """Return the union of several edits; those of one path are applied in the given order."""
-    found: dict[str, list[Edit]] = {}
-    for one in edits:
-        for path, edit in one.items():
-            found.setdefault(path, []).append(edit)
-    return {path: own[0] if len(own) == 1 else Sequential(tuple(own)) for path, own in found.items()}
+    """Return the union of several edits; edits of one path are applied in the given order."""
+    combined: dict[str, list[Edit]] = {}
+    for by_path in edits:
+        for path, edit in by_path.items():
+            combined.setdefault(path, []).append(edit)
+    return {
+        path: path_edits[0] if len(path_edits) == 1 else Sequential(tuple(path_edits))
+        for path, path_edits in combined.items()
+    }
 
 
 def _edits(path: str | Sequence[str], heads: Indices | None, positions: Indices | None, make: _Make) -> dict[str, Edit]:
     paths = [path] if isinstance(path, str) else list(path)
-    selections = [_selection(_point(one, heads is not None), heads, positions) for one in paths]
+    selections = [_selection(_point(point, heads is not None), heads, positions) for point in paths]
     return {selection.path: make(selection) for selection in selections}
 
 
 def _selection(path: str, heads: Indices | None, positions: Indices | None) -> Selection:
-    return Selection(path, *(None if own is None else jnp.atleast_1d(jnp.asarray(own)) for own in (heads, positions)))
+    return Selection(
+        path, *(None if indices is None else jnp.atleast_1d(jnp.asarray(indices)) for indices in (heads, positions))
+    )
 
 
 def _point(path: str, has_heads: bool) -> str:
@@ -268,7 +273,9 @@ def _one_hot(indices: Int[Array, "n"] | Bool[Array, "n"], size: int, kind: str, 
     return (jnp.arange(size)[:, None] == indices[None, :] % size).any(1)
 
 
-def _is_in(positions: Int[Array, "n"] | Bool[Array, "n"], own: Int[Array, "T"], path: str) -> Bool[Array, "T"]:
+def _is_in(
+    positions: Int[Array, "n"] | Bool[Array, "n"], token_positions: Int[Array, "T"], path: str
+) -> Bool[Array, "T"]:
     """Return True where a position of a growing sequence is one of those given; traced ones are not checked."""
     if positions.dtype == bool:
         raise UserError(f"positions has {positions.size} booleans for '{path}'; expected numbers, as a sequence grows")
@@ -279,7 +286,7 @@ def _is_in(positions: Int[Array, "n"] | Bool[Array, "n"], own: Int[Array, "T"], 
         raise UserError(
             f"positions has {number} for '{path}'; expected at least 0, since a growing sequence has no last token"
         )
-    return (own[:, None] == positions[None, :]).any(1)
+    return (token_positions[:, None] == positions[None, :]).any(1)
 
 
 def _broadcast_shape(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:

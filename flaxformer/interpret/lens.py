@@ -13,7 +13,7 @@ from flaxformer.model.weights import Transformer
 
 
 def logit_lens(
-    params: Transformer, config: ModelConfig, inputs: Array, **given: Unpack[ForwardInputs]
+    params: Transformer, config: ModelConfig, inputs: Array, **arguments: Unpack[ForwardInputs]
 ) -> dict[int, Float[Array, "..."]]:
     """Return head(final_norm(x_l)) for the residual stream x_l after l blocks, by l = 0 … layers.
 
@@ -24,16 +24,16 @@ def logit_lens(
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
     if not config.layers:
-        return {0: model.apply(params, config, inputs, **given)}
-    branches = [list(own.branches())[-1][0] for own in config.layer_configs]
+        return {0: model.apply(params, config, inputs, **arguments)}
+    branches = [list(block_config.branches())[-1][0] for block_config in config.layer_configs]
     ends = [f"blocks/{layer}/{branch}/stream" for layer, branch in enumerate(branches)]
-    found = model.activations_at(params, config, inputs, ["embedded", *ends], **given)
-    streams = [config.residual.begin(found["embedded"], config.layers), *(found[path] for path in ends)]
+    activations = model.activations_at(params, config, inputs, ["embedded", *ends], **arguments)
+    streams = [config.residual.begin(activations["embedded"], config.layers), *(activations[path] for path in ends)]
 
     def after(stream: PyTree) -> Edit:
         return lambda last: jax.tree.map(lambda new, old: new.astype(old.dtype), stream, last)
 
     return {
-        depth: model.apply(params, config, inputs, edit={ends[-1]: after(stream)}, **given)
+        depth: model.apply(params, config, inputs, edit={ends[-1]: after(stream)}, **arguments)
         for depth, stream in enumerate(streams)
     }

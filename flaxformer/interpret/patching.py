@@ -26,7 +26,7 @@ def patching_effect(
     at: str | Sequence[str],
     *,
     per: Per = "all",
-    **given: Unpack[ForwardInputs],
+    **arguments: Unpack[ForwardInputs],
 ) -> dict[str, Float[Array, "..."]]:
     """Return the effect of activations of the clean input in a forward pass of the corrupted one, by path.
 
@@ -38,7 +38,7 @@ def patching_effect(
       metric: scalar function of the output, such as the mean difference of two logits at the last position.
       at: paths or patterns of the points that are patched, one at a time.
       per: "all" patches a whole activation; "heads" or "positions" patch one at a time and give an array.
-      given: further arguments of `apply`, for both inputs.
+      arguments: further arguments of `apply`, for both inputs.
 
     Raises:
       UserError: the shapes of the inputs differ, or a point has no heads.
@@ -51,17 +51,17 @@ def patching_effect(
         )
     if per not in ("all", "heads", "positions"):
         raise UserError(f"per is {per!r}; expected all, heads or positions")
-    sources = model.activations_at(params, config, clean, at, **given)
-    whole = metric(model.apply(params, config, clean, **given))
-    base = metric(model.apply(params, config, corrupted, **given))
+    sources = model.activations_at(params, config, clean, at, **arguments)
+    whole = metric(model.apply(params, config, clean, **arguments))
+    base = metric(model.apply(params, config, corrupted, **arguments))
 
     def effect(path: str, index: Int[Array, ""] | None) -> Float[Array, ""]:
         chosen = {} if index is None else {per: index}
         edit = patch({path: sources[path]}, **chosen)
-        restored = metric(model.apply(params, config, corrupted, edit=edit, **given)) - base
+        restored = metric(model.apply(params, config, corrupted, edit=edit, **arguments)) - base
         return jnp.where(whole == base, jnp.nan, restored / (whole - base))
 
-    found = {}
+    effects = {}
     for path, x in sources.items():
         name = path.rpartition("/")[2]
         axis = {"heads": HEAD_AXES.get(name), "positions": TOKEN_AXES.get(name, -2), "all": 0}[per]
@@ -70,7 +70,7 @@ def patching_effect(
                 f"per is \"heads\" for '{path}', which has none; expected a point of {', '.join(HEAD_AXES)}"
             )
         numbers = jnp.arange(x.shape[axis])
-        found[path] = (
+        effects[path] = (
             effect(path, None) if per == "all" else jax.lax.map(lambda index, path=path: effect(path, index), numbers)
         )
-    return found
+    return effects

@@ -33,21 +33,21 @@ def scores(
       edit: the edits of every batch, as for `model.apply`, or a function from a batch [B, …] to its edits.
     """
 
-    def one(batch: Batch) -> dict[str, LossSum]:
-        own = edit(batch) if callable(edit) else edit
-        return _sums(run, model.apply(*_arguments(params, run, batch), edit=own, **batch.given), batch)
+    def score_batch(batch: Batch) -> dict[str, LossSum]:
+        batch_edits = edit(batch) if callable(edit) else edit
+        return _sums(run, model.apply(*_arguments(params, run, batch), edit=batch_edits, **batch.arguments), batch)
 
-    return _mean(jax.lax.map(one, batches))
+    return _mean(jax.lax.map(score_batch, batches))
 
 
 def lens_scores(params: Transformer, run: Run, batches: Batch) -> dict[int, dict[str, Float[Array, ""]]]:
     """Return the scores of `logit_lens` over batches [batches, B, …], by the number of blocks."""
 
-    def one(batch: Batch) -> dict[int, dict[str, LossSum]]:
-        outputs = logit_lens(*_arguments(params, run, batch), **batch.given)
+    def score_batch(batch: Batch) -> dict[int, dict[str, LossSum]]:
+        outputs = logit_lens(*_arguments(params, run, batch), **batch.arguments)
         return {depth: _sums(run, output, batch) for depth, output in outputs.items()}
 
-    return {depth: _mean(sums) for depth, sums in jax.lax.map(one, batches).items()}
+    return {depth: _mean(sums) for depth, sums in jax.lax.map(score_batch, batches).items()}
 
 
 def mean_activations(
@@ -60,32 +60,34 @@ def mean_activations(
       per_position: True for a mean over the sequences alone, one per position.
     """
 
-    def one(batch: Batch) -> dict[str, tuple[Array, Array]]:
-        found = model.activations_at(*_arguments(params, run, batch), at, **batch.given)
-        return {path: sum_over_tokens(path, x, _valid(path, batch), per_position) for path, x in found.items()}
+    def sum_batch(batch: Batch) -> dict[str, tuple[Array, Array]]:
+        activations = model.activations_at(*_arguments(params, run, batch), at, **batch.arguments)
+        return {path: sum_over_tokens(path, x, _valid(path, batch), per_position) for path, x in activations.items()}
 
-    sums = jax.lax.map(one, batches)
+    sums = jax.lax.map(sum_batch, batches)
     return {path: total.sum(0) / jnp.maximum(count.sum(0), 1) for path, (total, count) in sums.items()}
 
 
-def named(prefix: str, found: Mapping[str, Array] | Mapping[int, Mapping[str, Array]]) -> dict[str, Float[Array, ""]]:
+def name_scalars(
+    prefix: str, results: Mapping[str, Array] | Mapping[int, Mapping[str, Array]]
+) -> dict[str, Float[Array, ""]]:
     """Return results as scalars by name, for a study's `measure`.
 
     An array [N] at a path gives "prefix/path/0", "prefix/path/1", …; scores by depth give "prefix/loss/0", ….
 
-    >>> named("head_importance", {"blocks/1/attention/heads": jnp.zeros(2)}).keys()
+    >>> name_scalars("head_importance", {"blocks/1/attention/heads": jnp.zeros(2)}).keys()
     dict_keys(['head_importance/blocks/1/attention/heads/0', 'head_importance/blocks/1/attention/heads/1'])
     """
-    rows: dict[str, Array] = {}
-    for key, value in found.items():
+    scalars: dict[str, Array] = {}
+    for key, value in results.items():
         if isinstance(value, Mapping):
-            rows |= {f"{prefix}/{name}/{key}": x for name, x in value.items()}
+            scalars |= {f"{prefix}/{name}/{key}": x for name, x in value.items()}
         elif value.ndim == 0:
-            rows[f"{prefix}/{key}"] = value
+            scalars[f"{prefix}/{key}"] = value
         else:
             flat = value.reshape(-1)
-            rows |= {f"{prefix}/{key}/{number}": flat[number] for number in range(flat.size)}
-    return rows
+            scalars |= {f"{prefix}/{key}/{number}": flat[number] for number in range(flat.size)}
+    return scalars
 
 
 def _arguments(params: Transformer, run: Run, batch: Batch) -> tuple[Transformer, ModelConfig, Array]:
@@ -96,9 +98,9 @@ def _arguments(params: Transformer, run: Run, batch: Batch) -> tuple[Transformer
 
 def _sums(run: Run, output: Array, batch: Batch) -> dict[str, LossSum]:
     """Return loss and accuracy as (sum over scored targets, their count)."""
-    found = {"loss": run.model.head.loss(output, batch.targets, batch.weights)}
+    sums = {"loss": run.model.head.loss(output, batch.targets, batch.weights)}
     right = run.model.head.accuracy(output, batch.targets, batch.weights)
-    return found if right is None else found | {"accuracy": right}
+    return sums if right is None else sums | {"accuracy": right}
 
 
 def _mean(sums: Mapping[str, LossSum]) -> dict[str, Array]:

@@ -124,7 +124,7 @@ def _has_checkpoint(checkpoints: Checkpoints) -> bool:
     """
     if checkpoints.steps():
         return True
-    if damaged := checkpoints.damaged():
+    if damaged := checkpoints.damaged_steps():
         raise UserError(
             f"{checkpoints.folder} holds damaged checkpoints alone ({', '.join(damaged)}); restore one from a copy, or "
             "train again from the first step with --restart, which moves them and the log to superseded/"

@@ -23,7 +23,7 @@ from flaxformer.store.leases import owner_is_gone, read_leases
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.system.digests import JsonObject, digest
-from flaxformer.system.errors import UserError, shown
+from flaxformer.system.errors import UserError, quote
 from flaxformer.system.files import write_atomically
 from flaxformer.system.json_reader import parse_json
 from flaxformer.system.wording import count_of
@@ -114,7 +114,7 @@ def _read_record(path: Path) -> JsonObject:
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); remove it, and submit the job again") from None
     if not isinstance(record, dict) or type(record.get("count")) is not int:
-        raise UserError(f"{path} is damaged ({shown(record)}); remove it, and submit the job again")
+        raise UserError(f"{path} is damaged ({quote(record)}); remove it, and submit the job again")
     return record
 
 

@@ -31,10 +31,10 @@ def random_key() -> jax.Array:
 
 
 def forward_pass(
-    params: Transformer, config: ModelConfig, inputs: ModelInputs, given: Arguments, key: Array | None = None
+    params: Transformer, config: ModelConfig, inputs: ModelInputs, arguments: Arguments, key: Array | None = None
 ) -> Array:
     """Return the model's output; with a key, as in training."""
-    return model.apply(params, config, jnp.asarray(inputs), dropout_key=key, **given)
+    return model.apply(params, config, jnp.asarray(inputs), dropout_key=key, **arguments)
 
 
 LARGE = 1000.0
@@ -42,11 +42,11 @@ LARGE = 1000.0
 
 
 def scaled_forward_pass(
-    params: Transformer, config: ModelConfig, inputs: ModelInputs, given: Arguments, factor: float | Array
+    params: Transformer, config: ModelConfig, inputs: ModelInputs, arguments: Arguments, factor: float | Array
 ) -> Array:
     """Return the model's output if what each branch reads, after its norm, is multiplied by a factor."""
     edit = {"*/input": lambda x: (x * factor).astype(x.dtype)} if config.layers else None
-    return model.apply(params, config, jnp.asarray(inputs), edit=edit, **given)
+    return model.apply(params, config, jnp.asarray(inputs), edit=edit, **arguments)
 
 
 def _embed_inputs(weights: Parameters, config: ModelConfig, inputs: Array) -> Array:
@@ -57,13 +57,13 @@ def _output_and_gradients(
     params: Transformer,
     vectors: ModelInputs,
     config: ModelConfig,
-    given: Arguments,
+    arguments: Arguments,
     counted: ModelInputs,
     tokens: ModelInputs,
 ) -> tuple[Array, Array, Transformer]:
     def value(params: Transformer, vectors: ModelInputs) -> tuple[Array, Array]:
-        own, inputs = give_vectors(params, config, vectors, tokens)
-        output = model.apply(own, config, inputs, **given)
+        embedded_params, inputs = give_vectors(params, config, vectors, tokens)
+        output = model.apply(embedded_params, config, inputs, **arguments)
         mask = counted.reshape(*counted.shape, *(1,) * (output.ndim - counted.ndim))
         return jnp.sin(jnp.where(mask, output, 0)).sum(), output
 

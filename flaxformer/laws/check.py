@@ -28,15 +28,15 @@ from flaxformer.laws import (
     updates,
     weights,
 )
-from flaxformer.laws.law import Finding, Law, not_applicable, violated
+from flaxformer.laws.law import Finding, Law, not_applicable, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.training import Run
 
 LAWS: dict[str, Law[Subject]] = {
-    one.name: one
-    for one in (
+    law.name: law
+    for law in (
         sequences.causality,
         padding.padding,
         sequences.batch,
@@ -136,22 +136,24 @@ def _check_law(name: str, subject: Subject, errors: dict[str, str]) -> Finding:
         raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [one for one in frames if not one.filename.startswith(PACKAGE) and "site-packages" not in one.filename]
-        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+        users = [x for x in frames if not x.filename.startswith(PACKAGE) and "site-packages" not in x.filename]
+        where = f" ({Path(users[-1].filename).name}, line {users[-1].lineno}, in {users[-1].name})" if users else ""
         words = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{where}"
         first = errors.setdefault(words, name)
-        return violated(words if first == name else f"the same error as in {first}")
+        return violation(words if first == name else f"the same error as in {first}")
 
 
 def distinct_models(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
     """Return one run, with its name, for each structure of model, task and user-defined training components."""
-    found: dict[jax.tree_util.PyTreeDef, tuple[str, Run]] = {}
+    distinct: dict[jax.tree_util.PyTreeDef, tuple[str, Run]] = {}
     for name, run in runs:
-        own = tuple(
-            one for one in (run.optimizer, *run.loss_terms) if not type(one).__module__.startswith("flaxformer")
+        user_components = tuple(
+            component
+            for component in (run.optimizer, *run.loss_terms)
+            if not type(component).__module__.startswith("flaxformer")
         )
-        found.setdefault(jax.tree.structure((run.model, run.task, own)), (name, run))
-    return list(found.values())
+        distinct.setdefault(jax.tree.structure((run.model, run.task, user_components)), (name, run))
+    return list(distinct.values())
 
 
 def scales(run: Run | Subject) -> dict[str, np.ndarray]:
@@ -161,13 +163,13 @@ def scales(run: Run | Subject) -> dict[str, np.ndarray]:
     """
     subject = run if isinstance(run, Subject) else Subject(run)
     with jax.enable_x64(False):
-        found = jax.device_get(_diagnose(subject.started, subject.run, subject.training_batch))
+        diagnostics = jax.device_get(_diagnose(subject.initial_state, subject.run, subject.training_batch))
     gradients = {
         f"gradient of {place}": value
-        for place, value in found.gradient_norm.items()
+        for place, value in diagnostics.gradient_norm.items()
         if place.count("/") <= 1 and place.startswith(("blocks", "head", "embedding"))
     }
-    return {f"activation {place}": value for place, value in found.rms.items()} | gradients
+    return {f"activation {place}": value for place, value in diagnostics.rms.items()} | gradients
 
 
 _diagnose = fast_jit(inspect.unwrap(diagnose))

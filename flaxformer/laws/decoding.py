@@ -50,27 +50,29 @@ def decoding(subject: Subject) -> Finding:
 def _check_prompt(subject: Subject) -> Iterator[Finding]:
     """Read most of one sequence as `generate` reads a prompt, and continue it one by one and by a chunk."""
     params, inputs = jax.tree.map(jnp.asarray, subject.params), np.asarray(subject.long_batch.inputs)
-    length, config, source = inputs.shape[1], subject.config, subject.source_of(subject.long_batch)
+    length, config, source_arguments = inputs.shape[1], subject.config, subject.source_of(subject.long_batch)
     first = max(1, length - CONTINUED)
     prefix = np.full(len(inputs), first) if config.mask_pattern == "prefix" else None  # the prompt
-    expected = np.asarray(subject.output(inputs, **NO_MASKS | source | {"prefix": prefix}))[:1]
+    expected = np.asarray(subject.output(inputs, **NO_MASKS | source_arguments | {"prefix": prefix}))[:1]
     capacity = _capacity(config, length)
 
-    def read(params: Transformer, config: ModelConfig, prompt: Array, given: PrefixInputs) -> tuple[Cache, Array]:
-        return read_prompt(params, config, prompt, jnp.ones(prompt.shape, bool), given, capacity)
+    def read(
+        params: Transformer, config: ModelConfig, prompt: Array, fixed_inputs: PrefixInputs
+    ) -> tuple[Cache, Array]:
+        return read_prompt(params, config, prompt, jnp.ones(prompt.shape, bool), fixed_inputs, capacity)
 
-    given = cast(PrefixInputs, {name: x[:1] for name, x in source.items()})
-    cache, logits = fast_jit(read)(params, config, jnp.asarray(inputs[:1, :first]), given)
+    prefix_inputs = cast(PrefixInputs, {name: x[:1] for name, x in source_arguments.items()})
+    cache, logits = fast_jit(read)(params, config, jnp.asarray(inputs[:1, :first]), prefix_inputs)
     what = f"outputs for the last token of a prompt of {first} and of the whole sequence"
     yield compare(expected[:, first - 1], logits, what, subject.tolerance)
     start = first
     while start < length:
         size = CHUNK if start == first + 1 and start + CHUNK <= length else 1
         here, last = slice(start, start + size), start + size - 1
-        found, cache = _extend(params, config, inputs[:1, here], cache, None)
+        output, cache = _extend(params, config, inputs[:1, here], cache, None)
         tokens = f"token {start}" if size == 1 else f"tokens {start} to {last}, read at once,"
         what = f"outputs for {tokens} by decoding and of the whole sequence"
-        yield compare(expected[:, here], found, what, subject.tolerance)
+        yield compare(expected[:, here], output, what, subject.tolerance)
         start += size
 
 
@@ -86,21 +88,22 @@ def _check_chunks(subject: Subject) -> Iterator[Finding]:
     for row in range(rows):
         compressed[row, : valid[row].sum()] = inputs[row, valid[row]]
     real = np.arange(length) < valid.sum(-1, keepdims=True)
-    source = subject.source_of(subject.long_batch)
-    expected = np.asarray(subject.output(compressed, **NO_MASKS | source | {"valid": real}))
-    found = np.zeros_like(expected)
-    cache, start = model.new_cache(scanned, subject.config, (rows,), _capacity(subject.config, length), **source), 0
+    source_arguments = subject.source_of(subject.long_batch)
+    expected = np.asarray(subject.output(compressed, **NO_MASKS | source_arguments | {"valid": real}))
+    outputs = np.zeros_like(expected)
+    start, capacity = 0, _capacity(subject.config, length)
+    cache = model.new_cache(scanned, subject.config, (rows,), capacity, **source_arguments)
     while start < length:
         size = CHUNK if start % (CHUNK + 2) == 0 and start + CHUNK <= length else 1
         here = slice(start, start + size)
         output, cache = _extend(scanned, subject.config, inputs[:, here], cache, jnp.asarray(valid[:, here]))
-        found[:, here] = np.asarray(output)
+        outputs[:, here] = np.asarray(output)
         start += size
     for row in range(rows):
         count = int(valid[row].sum())
         how = "" if isinstance(scanned.blocks, tuple) else ", with scanned layers,"
         what = f"outputs by decoding a sequence with padding{how} and of its {count} tokens alone"
-        yield compare(expected[row, :count], found[row, valid[row]], what, subject.tolerance)
+        yield compare(expected[row, :count], outputs[row, valid[row]], what, subject.tolerance)
 
 
 def _padding(rows: int, length: int) -> Bool[np.ndarray, "rows T"]:

@@ -12,7 +12,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.points import Edit
 from flaxformer.laws.calls import ModelInputs
 from flaxformer.laws.inputs import Arguments
-from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, violated
+from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
@@ -29,71 +29,74 @@ def edits(subject: Subject) -> Finding:
     Zeros need not change the output where the activation is zero anyway, nor at queries, keys and logits where every
     query attends to one key.
     """
-    call = (subject.params, subject.config, subject.batch.inputs, subject.given)
-    found = _activations(*call)
-    return first_violated(_findings(subject, call, found))
+    call = (subject.params, subject.config, subject.batch.inputs, subject.arguments)
+    activations = _activations(*call)
+    return first_violated(_findings(subject, call, activations))
 
 
 _Call = tuple[Transformer, ModelConfig, ModelInputs, Arguments]
 
 
-def _findings(subject: Subject, call: _Call, found: Mapping[str, PyTree]) -> Iterator[Finding]:
+def _findings(subject: Subject, call: _Call, activations: Mapping[str, PyTree]) -> Iterator[Finding]:
     expected = np.asarray(subject.output())
-    factors = np.concatenate([1 - np.eye(len(found)), np.ones((1, len(found)))])  # zero at one point; at none
-    outputs = np.asarray(_scaled(*call, dict(zip(found, factors.T, strict=True))))
+    count = len(activations)
+    factors = np.concatenate([1 - np.eye(count), np.ones((1, count))])  # zero at one point; at none
+    outputs = np.asarray(_scaled_outputs(*call, dict(zip(activations, factors.T, strict=True))))
     if difference(expected, outputs[-1]) > subject.tolerance:
-        for path in found:
+        for path in activations:
             words = f"outputs with an edit of {_place(subject.config, path)} that returns its argument, and without,"
-            yield compare(expected, np.asarray(_scaled(*call, {path: np.ones(1)}))[0], words, subject.tolerance)
+            yield compare(expected, np.asarray(_scaled_outputs(*call, {path: np.ones(1)}))[0], words, subject.tolerance)
         words = "outputs with edits of all points that return their argument, and without,"
         yield compare(expected, outputs[-1], words, subject.tolerance)
-    for path, output in zip(found, outputs[:-1], strict=True):
-        if np.array_equal(output, outputs[-1]) and not _may_have_no_effect(path, found):
-            yield violated(
+    for path, output in zip(activations, outputs[:-1], strict=True):
+        if np.array_equal(output, outputs[-1]) and not _may_have_no_effect(path, activations):
+            yield violation(
                 f"zeros at {_place(subject.config, path)} do not change the output: it is computed from another array "
                 "than context.edit returns"
             )
     yield OK
 
 
-def _may_have_no_effect(path: str, found: Mapping[str, PyTree]) -> bool:
+def _may_have_no_effect(path: str, activations: Mapping[str, PyTree]) -> bool:
     """True if zeros in place of an activation can leave the output as it is."""
-    if all(not np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(found[path])):
+    if all(not np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(activations[path])):
         return True
     branch, _, name = path.rpartition("/")
-    weights = found.get(f"{branch}/weights")
+    weights = activations.get(f"{branch}/weights")
     is_single = weights is not None and (np.asarray(weights) != 0).sum(-1).max() <= 1
     return name in ("query", "key", "logits") and bool(is_single)
 
 
 def _place(config: ModelConfig, path: str) -> str:
     """Return the path of a point, with the class of its branch."""
-    stack, is_layered, rest = path.partition("blocks/")
-    own = config.resolved_encoder if stack else config
-    if not is_layered or own is None:
+    stack, is_layered, within_blocks = path.partition("blocks/")
+    stack_config = config.resolved_encoder if stack else config
+    if not is_layered or stack_config is None:
         return path
-    number, branch, _ = rest.split("/", 2)
-    return f"{path} ({type(dict(own.layer_configs[int(number)].branches())[branch]).__name__})"
+    number, branch, _ = within_blocks.split("/", 2)
+    return f"{path} ({type(dict(stack_config.layer_configs[int(number)].branches())[branch]).__name__})"
 
 
 @fast_jit
-def _activations(params: Transformer, config: ModelConfig, inputs: ModelInputs, given: Arguments) -> dict[str, PyTree]:
-    return model.activations_at(params, config, jnp.asarray(inputs), "*", **given)
+def _activations(
+    params: Transformer, config: ModelConfig, inputs: ModelInputs, arguments: Arguments
+) -> dict[str, PyTree]:
+    return model.activations_at(params, config, jnp.asarray(inputs), "*", **arguments)
 
 
 @fast_jit
-def _scaled(
+def _scaled_outputs(
     params: Transformer,
     config: ModelConfig,
     inputs: ModelInputs,
-    given: Arguments,
+    arguments: Arguments,
     factors: Mapping[str, Float[Array | np.ndarray, "n"]],
 ) -> Float[Array, "n ..."]:
     """Return the outputs of calls in which the activation at each of these points is multiplied by a factor."""
 
-    def call(own: Mapping[str, Array]) -> Array:
-        edit = {path: _scale(factor) for path, factor in own.items()}
-        return model.apply(params, config, jnp.asarray(inputs), edit=edit, **given)
+    def call(point_factors: Mapping[str, Array]) -> Array:
+        edit = {path: _scale(factor) for path, factor in point_factors.items()}
+        return model.apply(params, config, jnp.asarray(inputs), edit=edit, **arguments)
 
     return jax.lax.map(call, factors)
 

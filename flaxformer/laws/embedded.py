@@ -27,12 +27,12 @@ class GivenVectors(Node):
     """Weights of an embedding, and the vectors that replace its results."""
 
     vectors: Float[Array, "*batch T d_embedding"]
-    own: Parameters
+    embedding: Parameters
 
     @property
     def tokens(self) -> Array | None:
         """The embedding table, which a tied head reads."""
-        return getattr(self.own, "tokens", None)
+        return getattr(self.embedding, "tokens", None)
 
 
 def give_vectors(
@@ -60,7 +60,7 @@ def embedded_config(config: ModelConfig, fill: float = 0.0) -> ModelConfig:
     """
     norm = config.embedding_norm
     kind: object = None if norm is None else type(norm)
-    filled = _filled_norm(kind)(own=norm, fill=fill)
+    filled = _filled_norm(kind)(norm=norm, fill=fill)
     return config.replace(inputs=_without_embedding(config.inputs), norm=config.norm.replace(embedding=filled))
 
 
@@ -73,7 +73,7 @@ def _without_embedding(inputs: Inputs) -> Inputs:
 
 @functools.cache
 def _embedded_class(kind: type) -> Callable[..., Inputs]:
-    def apply(self: Inputs, weights: Parameters | GivenVectors, inputs: Array, *others: object) -> Array:
+    def apply(self: Inputs, weights: Parameters | GivenVectors, inputs: Array, *arguments: object) -> Array:
         return weights.vectors if isinstance(weights, GivenVectors) else inputs
 
     body = {"apply": apply, "__module__": __name__}
@@ -85,16 +85,16 @@ def _filled_norm(kind: type | None) -> Callable[..., Norm]:
     """Return the class of an embedding norm of a kind, or the identity for None, that then overwrites padding."""
 
     class _Filled(Norm):
-        own: Norm | None = part(None)
+        norm: Norm | None = part(None)
         fill: float = leaf(0.0)
 
-        is_causal = property(lambda self: self.own is None or self.own.is_causal)
-        mixes_batch = property(lambda self: self.own is not None and self.own.mixes_batch)
+        is_causal = property(lambda self: self.norm is None or self.norm.is_causal)
+        mixes_batch = property(lambda self: self.norm is not None and self.norm.mixes_batch)
 
         def apply(
             self, weights: Parameters, x: Float[Array, "*batch T D"], context: Context
         ) -> tuple[Float[Array, "*batch T D"], Aux]:
-            y, aux = (x, Aux()) if self.own is None else with_aux(self.own.apply(weights, x, context))
+            y, aux = (x, Aux()) if self.norm is None else with_aux(self.norm.apply(weights, x, context))
             if context.valid is not None:
                 pattern = 1 + jnp.sin(jnp.arange(math.prod(y.shape[-2:])).reshape(y.shape[-2:]))
                 pattern = jnp.broadcast_to((self.fill * pattern).astype(y.dtype), y.shape)

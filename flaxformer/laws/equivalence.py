@@ -9,7 +9,7 @@ from jaxtyping import Array, PyTree
 
 from flaxformer.laws.calls import forward_pass, loss_and_gradient, one_step, random_key, start_state
 from flaxformer.laws.inputs import to_float32
-from flaxformer.laws.law import OK, Finding, compare, compare_trees, difference, law, not_applicable, violated
+from flaxformer.laws.law import OK, Finding, compare, compare_trees, difference, law, not_applicable, violation
 from flaxformer.laws.programs import fast_jit, program_text
 from flaxformer.laws.subject import Subject
 from flaxformer.laws.where import locate
@@ -29,7 +29,7 @@ def repetition(subject: Subject) -> Finding:
     """Trace a training step's loss three times, and run it twice."""
 
     def make_call() -> Callable[[Transformer, Batch, Array], PyTree]:
-        def call(weights: Transformer, batch: Batch, key: Array) -> PyTree:  # a new function, which JAX traces anew
+        def call(weights: Transformer, batch: Batch, key: Array) -> PyTree:  # a new function, which JAX traces again
             value, outcome = loss_of(weights, subject.run, batch, key)
             evaluated = forward(weights, subject.run, batch).output
             return value, evaluated, outcome.aux.losses, outcome.aux.weights
@@ -42,12 +42,12 @@ def repetition(subject: Subject) -> Finding:
     compiled = fast_jit(calls[0])
     first = compiled(*arguments)
     if (gap := _largest_difference(first, compiled(*arguments))) > 0:
-        return violated(f"two runs of the same program differ by {gap:.2g}")
+        return violation(f"two runs of the same program differ by {gap:.2g}")
     if len(set(programs)) > 1:
         gap = _largest_difference(first, fast_jit(calls[1])(*arguments))
         line = next((a for a, b in zip(*(p.splitlines() for p in programs[:2]), strict=False) if a != b), "")
         if gap > 0:
-            return violated(
+            return violation(
                 f"two traces of the same call differ by {gap:.2g}: the code depends on a value that changes between "
                 f"calls, such as the time, NumPy's random numbers or a global (first at "
                 f"`{' '.join(line.split())[:100]}`)"
@@ -55,8 +55,8 @@ def repetition(subject: Subject) -> Finding:
     return OK
 
 
-def _largest_difference(one: PyTree, two: PyTree) -> float:
-    return max(difference(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+def _largest_difference(first: PyTree, second: PyTree) -> float:
+    return max(difference(a, b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
 
 
 @law(
@@ -74,20 +74,20 @@ def layout(subject: Subject) -> Finding:
     if shapes[0] == shapes[1]:
         if config.layers != config.period or config.distinct_blocks is not None:
             return not_applicable("the layers cannot be scanned")
-        twice = subject.given_run.replace(model=config.replace(layers=2 * config.layers))
+        twice = subject.original_run.replace(model=config.replace(layers=2 * config.layers))
         return layout.check(Subject(twice, subject.seed))
-    one, two = subject.output(), subject.output(params=scanned)
-    found = compare(one, two, "outputs of unrolled and scanned layers", subject.tolerance)
-    if found.is_violated:
-        return locate(found, subject, {}, {"params": scanned})
+    unrolled_output, scanned_output = subject.output(), subject.output(params=scanned)
+    finding = compare(unrolled_output, scanned_output, "outputs of unrolled and scanned layers", subject.tolerance)
+    if finding.is_violated:
+        return locate(finding, subject, {}, {"params": scanned})
     training = {"key": random_key()}
     again = subject.run.replace(training=subject.run.training.replace(remat="block"))
     value, gradient = subject.loss_and_gradient
     other, other_gradient = loss_and_gradient(scanned, again, subject.batch, random_key())
     what = "training losses of unrolled layers, and of scanned ones with remat,"
-    found = compare(value, other, what, subject.tolerance)
-    if found.is_violated:
-        return locate(found, subject, training, {"params": scanned} | training)
+    finding = compare(value, other, what, subject.tolerance)
+    if finding.is_violated:
+        return locate(finding, subject, training, {"params": scanned} | training)
     what = "gradients of unrolled layers, and of scanned ones with remat,"
     return compare_trees(with_layout(gradient, "scanned"), other_gradient, what, 10 * subject.tolerance)
 
@@ -99,11 +99,11 @@ def layout(subject: Subject) -> Finding:
 )
 def compilation(subject: Subject) -> Finding:
     """Compare the outputs with `jit` and all optimizations to those without `jit`."""
-    weights, inputs, given = jax.tree.map(jnp.asarray, (subject.params, subject.batch.inputs, subject.given))
+    weights, inputs, arguments = jax.tree.map(jnp.asarray, (subject.params, subject.batch.inputs, subject.arguments))
     with jax.disable_jit():
-        eager = forward_pass(weights, subject.config, inputs, given)
-    found = np.asarray(subject.compiled(subject.params, subject.batch.inputs, subject.given))
-    result = compare(eager, found, "outputs without and with jit", subject.tolerance)
+        eager = forward_pass(weights, subject.config, inputs, arguments)
+    output = np.asarray(subject.compiled_program(subject.params, subject.batch.inputs, subject.arguments))
+    result = compare(eager, output, "outputs without and with jit", subject.tolerance)
     return locate(result, subject, {"eager": True}, {})
 
 
@@ -117,18 +117,18 @@ def group(subject: Subject) -> Finding:
     runs = [subject.run.replace(seed=seed) for seed in (subject.run.seed, subject.run.seed + 1)]
     batch = subject.training_batch
     with jax.enable_x64(False):
-        states = [subject.started, start_state(runs[1])]
+        states = [subject.initial_state, start_state(runs[1])]
         alone = [subject.step(state, run) for state, run in zip(states, runs, strict=True)]
         stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *runs)
         many = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
         metrics, outputs = fast_jit(jax.vmap(one_step, in_axes=(0, 0, None)))(many, stacked, batch)
-    for number, (own, output) in enumerate(alone):
+    for number, (trial_metrics, output) in enumerate(alone):
         for name in ("loss", "gradient_norm"):
             what = f"{name.replace('_', ' ')} of trial {number} alone and in a group of two"
-            found = compare(own[name], metrics[name][number], what)
-            if found.is_violated:
-                return found
-        found = compare(to_float32(output), outputs[number], f"outputs of trial {number} alone and in a group of two")
-        if found.is_violated:
-            return found
+            finding = compare(trial_metrics[name], metrics[name][number], what)
+            if finding.is_violated:
+                return finding
+        finding = compare(to_float32(output), outputs[number], f"outputs of trial {number} alone and in a group of two")
+        if finding.is_violated:
+            return finding
     return OK

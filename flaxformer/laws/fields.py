@@ -19,7 +19,7 @@ from flaxformer.core.paths import get_at, replace_at
 from flaxformer.core.struct import Config
 from flaxformer.laws.calls import random_key, start_state
 from flaxformer.laws.configs import is_user_defined
-from flaxformer.laws.law import Finding, difference, law, violated
+from flaxformer.laws.law import Finding, difference, law, violation
 from flaxformer.laws.programs import equations, fast_jit, program_text
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
@@ -49,12 +49,12 @@ def fields(subject: Subject) -> Finding:
     idle += _idle_optimizer_fields(subject)
     note = _note_on_positions(subject.config, idle)
     idle = [path for path in idle if not (note and path.startswith("model.positions."))]
-    return Finding("ok", note) if not idle else violated(f"changing {', '.join(idle)} changes nothing")
+    return Finding("ok", note) if not idle else violation(f"changing {', '.join(idle)} changes nothing")
 
 
 def _note_on_positions(config: ModelConfig, idle: Collection[str]) -> str:
     """Return advice for a position scheme that no token mixer reads; an empty text if one may read it."""
-    mixers = {type(own.attention).__name__: own.attention for own in config.block_configs}
+    mixers = {type(block.attention).__name__: block.attention for block in config.block_configs}
     is_unread = any(path.startswith("model.positions.") for path in idle) and bool(mixers)
     if not is_unread or any(isinstance(mixer, Attention) for mixer in mixers.values()):
         return ""
@@ -91,29 +91,29 @@ def _number_matters(subject: Subject, path: str, before: Results) -> bool:
         if _differs(before, _results(subject.params, run, subject.batch, random_key())):
             return True
         with jax.enable_x64(False):
-            if _differs(subject.started.params, start_state(run).params):
+            if _differs(subject.initial_state.params, start_state(run).params):
                 return True
     return not has_valid
 
 
-def _differs(one: PyTree, two: PyTree) -> bool:
-    return any(difference(a, b) > 0 for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+def _differs(first: PyTree, second: PyTree) -> bool:
+    return any(difference(a, b) > 0 for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
 
 
 def _other_numbers(value: float) -> list[float]:
     """Return other values of a number, near and far from it."""
     if isinstance(value, int):
-        found: list[float] = [value + 1, value - 1, 1, 2, value // 2, 3, 5]
+        candidates: list[float] = [value + 1, value - 1, 1, 2, value // 2, 3, 5]
     else:
         gap = 0.1 * abs(value) + 0.05
-        found = [value + gap, value - gap, 0.5 * value, 0.1 * value, 2 * value, 10 * value, 0.0, 1.0, -1.0]
-    return [other for other in dict.fromkeys(found) if other != value]
+        candidates = [value + gap, value - gap, 0.5 * value, 0.1 * value, 2 * value, 10 * value, 0.0, 1.0, -1.0]
+    return [other for other in dict.fromkeys(candidates) if other != value]
 
 
 def _field_paths(run: Run, roots: tuple[str, ...], is_leaf: bool) -> list[str]:
     """Return the paths of `_paths` within fields of a run, without those of unused fields."""
-    found = [root + path for root in roots for path in _paths(getattr(run, root), is_leaf)]
-    return [path for path in found if not _is_unused(path, run.model)]
+    paths = [root + path for root in roots for path in _paths(getattr(run, root), is_leaf)]
+    return [path for path in paths if not _is_unused(path, run.model)]
 
 
 def _is_unused(path: str, config: ModelConfig) -> bool:
@@ -159,7 +159,7 @@ def _choice_matters(subject: Subject, path: str, before: Results) -> bool:
     """
     owner = get_at(subject.run, path.rpartition(".")[0])
     [field] = [field for field in dataclasses.fields(owner) if field.name == path.rpartition(".")[2]]
-    own, has_valid = None, False
+    original, has_valid = None, False
     for other in _other_choices(getattr(owner, field.name), field.metadata["choices"]):
         try:
             run = replace_at(subject.run, {path: other})
@@ -169,10 +169,10 @@ def _choice_matters(subject: Subject, path: str, before: Results) -> bool:
         except Exception:  # the value is invalid, or invalid for this model
             continue
         has_valid = True
-        own = own or jax.make_jaxpr(_forward)(subject.params, subject.run, subject.batch, random_key())
-        if _structure(traced) != _structure(own):
+        original = original or jax.make_jaxpr(_forward)(subject.params, subject.run, subject.batch, random_key())
+        if _structure(traced) != _structure(original):
             return True
-        is_same = program_text(traced) == program_text(own)
+        is_same = program_text(traced) == program_text(original)
         if not is_same and _differs(before, _results(subject.params, run, subject.batch, random_key())):
             return True
         with jax.enable_x64(False):
@@ -183,16 +183,16 @@ def _choice_matters(subject: Subject, path: str, before: Results) -> bool:
 
 def _idle_optimizer_fields(subject: Subject) -> list[str]:
     """Return the paths of fields that user-defined optimizers and schedules declare, and that change no update."""
-    own = {"optimizer": subject.run.optimizer, "optimizer.decay": subject.run.optimizer.decay}
-    paths = [f"{place}.{name}" for place, config in own.items() for name in _declared_fields(config)]
+    configs = {"optimizer": subject.run.optimizer, "optimizer.decay": subject.run.optimizer.decay}
+    paths = [f"{place}.{name}" for place, config in configs.items() for name in _declared_fields(config)]
     before = _updates(subject, subject.run) if paths else None
     return [path for path in paths if not _optimizer_field_matters(subject, path, before)]
 
 
 def _declared_fields(config: Config) -> list[str]:
     """Return the names of fields that classes outside the package declare."""
-    classes = [one for one in type(config).__mro__ if one.__module__.partition(".")[0] != "flaxformer"]
-    declared = {name for one in classes for name in inspect.get_annotations(one)}
+    classes = [base for base in type(config).__mro__ if base.__module__.partition(".")[0] != "flaxformer"]
+    declared = {name for base in classes for name in inspect.get_annotations(base)}
     return [field.name for field in dataclasses.fields(config) if field.name in declared]
 
 
@@ -215,11 +215,11 @@ def _optimizer_field_matters(subject: Subject, path: str, before: PyTree) -> boo
 
 def _updates(subject: Subject, run: Run) -> PyTree:
     """Return learning rates, and weights after some updates with random gradients, early and late in the training."""
-    random, weights, steps = np.random.default_rng(0), subject.started.params, run.training.steps
+    random, weights, steps = np.random.default_rng(0), subject.initial_state.params, run.training.steps
     gradients = jax.tree.map(lambda x: random.standard_normal((UPDATES, *x.shape)).astype(x.dtype), weights)
     with jax.enable_x64(False):
         firsts = sorted({0, steps // 2, max(0, steps - UPDATES)})
-        return [_updated(weights, run, gradients, first) for first in firsts] + [_factors(run)]
+        return [_rates_and_weights(weights, run, gradients, first) for first in firsts] + [_factors(run)]
 
 
 @fast_jit
@@ -240,11 +240,11 @@ def _factors(run: Run) -> PyTree:
 
 
 @fast_jit
-def _updated(weights: Transformer, run: Run, gradients: Transformer, first: int | Array) -> PyTree:
+def _rates_and_weights(weights: Transformer, run: Run, gradients: Transformer, first: int | Array) -> PyTree:
     """Return the learning rates of the steps from `first` on, and the weights after their updates."""
 
-    def update(carry: PyTree, own: tuple[Array, Transformer]) -> tuple[PyTree, Array]:
-        (params, state), (step, gradient) = carry, own
+    def update(carry: PyTree, step_and_gradient: tuple[Array, Transformer]) -> tuple[PyTree, Array]:
+        (params, state), (step, gradient) = carry, step_and_gradient
         rate = learning_rate(run.optimizer, step, run.training.steps)
         chain = optimizer_chain(run, params, jnp.float32(1e-2))  # a rate of 0 would hide the direction
         updates, state = chain.update(gradient, state, params)

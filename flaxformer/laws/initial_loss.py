@@ -6,7 +6,7 @@ import jax
 from jaxtyping import Array
 
 from flaxformer.laws.calls import random_key
-from flaxformer.laws.law import OK, Finding, law, not_applicable, violated
+from flaxformer.laws.law import OK, Finding, law, not_applicable, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
@@ -28,13 +28,13 @@ def start(subject: Subject) -> Finding:
     head = subject.config.head
     if head.loss_name != "cross_entropy":
         return not_applicable("the loss is not a cross-entropy")
-    state, batch = subject.started, subject.training_batch
+    state, batch = subject.initial_state, subject.training_batch
     with jax.enable_x64(False):
         key = random_key() if subject.mixes_batch else None  # running statistics are still at their initial values
         total, count = _summed_loss(state.params, subject.run, batch, key)
-    found, outputs = float(total / count), head.outputs(subject.config.vocabulary)
-    words = f"the initial loss is {found:.2f} nats; ln {outputs} is {math.log(outputs):.2f}"
-    return OK if abs(found - math.log(outputs)) <= LARGEST_GAP + 2 / float(count) ** 0.5 else violated(words)
+    initial_loss, outputs = float(total / count), head.outputs(subject.config.vocabulary)
+    words = f"the initial loss is {initial_loss:.2f} nats; ln {outputs} is {math.log(outputs):.2f}"
+    return OK if abs(initial_loss - math.log(outputs)) <= LARGEST_GAP + 2 / float(count) ** 0.5 else violation(words)
 
 
 @fast_jit

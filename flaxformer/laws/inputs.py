@@ -17,14 +17,14 @@ NO_MASKS: dict[str, PyTree] = {"valid": None, "mask": None, "positions": None, "
 
 def first_rows(batch: Batch, rows: int, length: int) -> Batch:
     """Return the first rows of a batch; sequences with one target per token are cut to at most `length` tokens."""
-    found = jax.tree.map(lambda x: np.asarray(x)[:rows], batch)
-    has_tokens = found.inputs.ndim <= 3 and found.targets.shape[:2] == found.inputs.shape[:2]
-    if not has_tokens or found.inputs.shape[1] <= length:
-        return found
-    found = cut(found, length)
-    if not np.all(found.weights.any(axis=1)):  # all scored targets were cut off: score every target
-        found = found.replace(weights=np.ones_like(found.weights))
-    return found
+    selected = jax.tree.map(lambda x: np.asarray(x)[:rows], batch)
+    has_tokens = selected.inputs.ndim <= 3 and selected.targets.shape[:2] == selected.inputs.shape[:2]
+    if not has_tokens or selected.inputs.shape[1] <= length:
+        return selected
+    selected = cut(selected, length)
+    if not np.all(selected.weights.any(axis=1)):  # all scored targets were cut off: score every target
+        selected = selected.replace(weights=np.ones_like(selected.weights))
+    return selected
 
 
 def lengthen(batch: Batch, extra: int, limit: int | None) -> Batch:
@@ -61,7 +61,9 @@ def cut(batch: Batch, length: int) -> Batch:
 
 def arguments_of(batch: Batch) -> dict[str, PyTree]:
     """Return the arguments of a forward pass that a batch has beside its inputs."""
-    return {name: value for name, value in batch.replace(padding_is_behind=False).given.items() if value is not None}
+    return {
+        name: value for name, value in batch.replace(padding_is_behind=False).arguments.items() if value is not None
+    }
 
 
 def to_float64(x: ArrayLike) -> np.ndarray:

@@ -29,7 +29,7 @@ class Finding:
 OK = Finding("ok")
 
 
-def violated(words: str) -> Finding:
+def violation(words: str) -> Finding:
     """Return the finding of a law that does not hold."""
     return Finding("violated", words)
 
@@ -94,17 +94,17 @@ def compare(a: ArrayLike, b: ArrayLike, what: str, allowed: float | None = None)
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape:
-        return violated(f"{what} differ in shape: {a.shape} and {b.shape}")
+        return violation(f"{what} differ in shape: {a.shape} and {b.shape}")
     gap = difference(a, b)
     if gap <= (tolerance(a) if allowed is None else allowed):
         return OK
     if not np.isfinite(gap):
         place = np.argwhere(np.isfinite(a) != np.isfinite(b))[0]
-        return violated(f"{what} differ: {a[tuple(place)]:.3g} and {b[tuple(place)]:.3g} at {_index(place)}")
+        return violation(f"{what} differ: {a[tuple(place)]:.3g} and {b[tuple(place)]:.3g} at {_index(place)}")
     with np.errstate(invalid="ignore"):
         distance = np.nan_to_num(np.abs(a - b), nan=0, posinf=0)
     place = np.unravel_index(int(distance.argmax()), a.shape)
-    return violated(f"{what} differ by {gap:.2g} (relative), most at {_index(place)}")
+    return violation(f"{what} differ by {gap:.2g} (relative), most at {_index(place)}")
 
 
 def _index(place: Iterable[SupportsInt]) -> str:
@@ -114,9 +114,9 @@ def _index(place: Iterable[SupportsInt]) -> str:
 def compare_trees(a: PyTree, b: PyTree, what: str, allowed: float | None = None) -> Finding:
     """Compare two trees, whose leaves must be equal up to rounding."""
     for (path, x), (_, y) in zip(_leaves(a), _leaves(b), strict=True):
-        found = compare(x, y, f"{what} at {path}", allowed)
-        if found.is_violated:
-            return found
+        finding = compare(x, y, f"{what} at {path}", allowed)
+        if finding.is_violated:
+            return finding
     return OK
 
 
@@ -127,9 +127,9 @@ def _leaves(tree: PyTree) -> Iterator[tuple[str, ArrayLike]]:
 
 def first_violated(findings: Iterable[Finding]) -> Finding:
     """Return the first violated finding, else the first one that applies; compute no finding after a violation."""
-    found = OK
-    for number, one in enumerate(findings):
-        if one.is_violated:
-            return one
-        found = one if number == 0 or found.verdict == "not applicable" else found
-    return found
+    applicable = OK
+    for number, finding in enumerate(findings):
+        if finding.is_violated:
+            return finding
+        applicable = finding if number == 0 or applicable.verdict == "not applicable" else applicable
+    return applicable

@@ -11,7 +11,7 @@ from jaxtyping import Bool, PyTree
 from flaxformer.laws.calls import random_key
 from flaxformer.laws.embedded import embedded_config
 from flaxformer.laws.inputs import NO_MASKS
-from flaxformer.laws.law import Finding, compare, compare_trees, first_violated, law, not_applicable, violated
+from flaxformer.laws.law import Finding, compare, compare_trees, first_violated, law, not_applicable, violation
 from flaxformer.laws.subject import Subject
 
 EXTRA = 3
@@ -71,7 +71,7 @@ class PaddingCheck:
         self.vectors = subject.long_vectors[:, :length]
         inputs = np.asarray(subject.long_batch.inputs)
         self.tokens = inputs[:, :length] if subject.reads_tokens else np.zeros(self.vectors.shape[:2], np.int32)
-        self.given = subject.source_of(subject.long_batch) | {"prefix": subject.long_batch.prefix}
+        self.arguments = subject.source_of(subject.long_batch) | {"prefix": subject.long_batch.prefix}
         self.has_prefix = subject.config.mask_pattern == "prefix"
 
     def findings(self) -> Iterator[Finding]:
@@ -83,7 +83,7 @@ class PaddingCheck:
     def _probe(self, vectors: np.ndarray, valid: Bool[np.ndarray, "rows T"], fill: float) -> ProbeResult:
         counted = valid if self.subject.has_output_per_token else np.any(valid, axis=-1)
         tokens = self._place(self.tokens, valid, 1)
-        return ProbeResult(*jax.device_get(self.subject.probe(vectors, tokens, valid, counted, fill, **self.given)))
+        return ProbeResult(*jax.device_get(self.subject.probe(vectors, tokens, valid, counted, fill, **self.arguments)))
 
     def _layouts(self) -> Iterator[tuple[list[str], Bool[np.ndarray, "rows T"]]]:
         """Yield names and masks of padding for all rows, until each kind of padding was in some row.
@@ -101,7 +101,7 @@ class PaddingCheck:
                 valid[row, places[name]] = False
             yield names, valid
 
-    def _padded(self, valid: Bool[np.ndarray, "rows T"], fill: float) -> np.ndarray:
+    def _pad(self, valid: Bool[np.ndarray, "rows T"], fill: float) -> np.ndarray:
         """Return the vectors at the real places of a mask, and a number at the others."""
         return self._place(self.vectors, valid, fill)
 
@@ -121,11 +121,11 @@ class PaddingCheck:
         alone = self._probe(self.vectors, every, 0.0)
         for names, valid in self._layouts():
             for vector, fill, contents in ((0.0, 3.0, ""), (np.nan, 0.0, ", whose embeddings are NaN,")):
-                probe = self._probe(self._padded(valid, vector), valid, fill)
+                probe = self._probe(self._pad(valid, vector), valid, fill)
                 yield from self._compare_rows(alone, probe, valid, names, contents)
                 what = f"gradients without padding and with {EXTRA} tokens{contents or ','}"
                 yield compare_trees(alone.by_weights, probe.by_weights, what, self.subject.tolerance)
-            nan_layers = self._probe(self._padded(valid, 0.0), valid, np.nan)
+            nan_layers = self._probe(self._pad(valid, 0.0), valid, np.nan)
             contents = ", which are NaN in every layer,"
             yield from self._compare_rows(alone, nan_layers, valid, names, contents, with_gradient=False)
 
@@ -142,27 +142,27 @@ class PaddingCheck:
         allowed, is_per_token = self.subject.tolerance, self.subject.has_output_per_token
         for row, name in enumerate(names):
             what = f"without padding and with {EXTRA} tokens {name}{contents}"
-            found = probe.output[row][valid[row]] if is_per_token else probe.output[row]
-            yield compare(alone.output[row], found, f"outputs {what}", allowed)
+            padded = probe.output[row][valid[row]] if is_per_token else probe.output[row]
+            yield compare(alone.output[row], padded, f"outputs {what}", allowed)
             if with_gradient:
-                found = probe.by_tokens[row][valid[row]]
-                yield compare(alone.by_tokens[row], found, f"gradients by real tokens {what}", allowed)
+                padded = probe.by_tokens[row][valid[row]]
+                yield compare(alone.by_tokens[row], padded, f"gradients by real tokens {what}", allowed)
 
     def _compare_whole_sequences(self) -> Iterator[Finding]:
         """Add a sequence of nothing but padding: outputs and gradients are finite, and its contents have no effect."""
         [_, valid], *_ = self._layouts()
         valid = valid.copy()
         valid[-1] = False
-        full = self._padded(valid, 1.0)
+        full = self._pad(valid, 1.0)
         zeros, other = (self._probe(full, valid, fill) for fill in (0.0, 3.0))
         where = "in all of a sequence"
         if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves((zeros.by_tokens[valid], zeros.by_weights))):
-            yield violated(f"gradients with padding {where} are not finite")
+            yield violation(f"gradients with padding {where} are not finite")
         if not np.all(np.isfinite(zeros.output)):
-            yield violated(f"outputs with padding {where} are not finite")
-        own = valid if self.subject.has_output_per_token else valid.any(-1)
+            yield violation(f"outputs with padding {where} are not finite")
+        is_compared = valid if self.subject.has_output_per_token else valid.any(-1)
         what = f"outputs with other contents of padding {where}"
-        yield compare(zeros.output[own], other.output[own], what, self.subject.tolerance)
+        yield compare(zeros.output[is_compared], other.output[is_compared], what, self.subject.tolerance)
         what = f"gradients with other contents of padding {where},"
         yield compare_trees(zeros.by_weights, other.by_weights, what, self.subject.tolerance)
 
@@ -170,33 +170,33 @@ class PaddingCheck:
         """Change the contents of padding in training, at the same length, since random draws depend on the shape."""
         subject = self.subject
         [_, valid], *_ = self._layouts()
-        full = self._padded(valid, 0.0)
+        full = self._pad(valid, 0.0)
         tokens = subject.long_batch.replace(inputs=self._place(self.tokens, valid, 1))
-        call = NO_MASKS | {"key": random_key(), "valid": valid} | self.given | subject.embedded_call(full, tokens)
+        call = NO_MASKS | {"key": random_key(), "valid": valid} | self.arguments | subject.embedded_call(full, tokens)
         configs = [embedded_config(subject.config, fill) for fill in (0.0, 3.0, np.nan)]
-        first, *others = (np.asarray(subject.output(**call | {"config": config})) for config in configs)
-        own = valid if subject.has_output_per_token else valid.any(-1)
-        for other in others:
+        first, *other_outputs = (np.asarray(subject.output(**call | {"config": config})) for config in configs)
+        is_compared = valid if subject.has_output_per_token else valid.any(-1)
+        for other in other_outputs:
             what = "outputs in training with different contents of padding"
-            yield compare(first[own], other[own], what, subject.tolerance)
+            yield compare(first[is_compared], other[is_compared], what, subject.tolerance)
 
 
 def _check_source_padding(subject: Subject) -> Iterator[Finding]:
     """Add padding before, within and behind the source, and compare the outputs."""
     if "source" not in subject.source:
         return
-    source = np.asarray(subject.source["source"])
-    own = np.asarray(subject.source.get("source_valid", np.ones(source.shape[:2], bool)))
-    encoder, length = subject.config.encoder, source.shape[1]
+    encoder_inputs = np.asarray(subject.source["source"])
+    source_valid = np.asarray(subject.source.get("source_valid", np.ones(encoder_inputs.shape[:2], bool)))
+    encoder, length = subject.config.encoder, encoder_inputs.shape[1]
     if encoder is None or (encoder.max_length is not None and length + EXTRA > encoder.max_length):
         return
-    expected = np.asarray(subject.output(source_valid=own))
+    expected = np.asarray(subject.output(source_valid=source_valid))
     for where, places in padding_places(length).items():
         kept = np.setdiff1d(np.arange(length + EXTRA), places)
-        for fill in (source[:, :1], source[:, -1:] * 0):
+        for fill in (encoder_inputs[:, :1], encoder_inputs[:, -1:] * 0):
             wide = np.repeat(fill, length + EXTRA, axis=1)
-            valid = np.zeros((len(source), length + EXTRA), bool)
-            wide[:, kept], valid[:, kept] = source, own
-            found = subject.output(source=wide, source_valid=valid)
+            valid = np.zeros((len(encoder_inputs), length + EXTRA), bool)
+            wide[:, kept], valid[:, kept] = encoder_inputs, source_valid
+            output = subject.output(source=wide, source_valid=valid)
             what = f"outputs with padding {where} of the source and without"
-            yield compare(expected, found, what, subject.tolerance)
+            yield compare(expected, output, what, subject.tolerance)

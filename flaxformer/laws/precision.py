@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from flaxformer.laws import calls
-from flaxformer.laws.law import Finding, first_violated, law, violated
+from flaxformer.laws.law import Finding, first_violated, law, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.laws.where import first_not_finite
@@ -47,34 +47,34 @@ def _check_precisions(subject: Subject) -> Iterator[Finding]:
     expected = np.asarray(subject.output())
     size = _root_mean_square(expected - expected.mean()) + 1e-6
     for name, (dtype, allowed) in PRECISIONS.items():
-        rounded, inputs, given = _cast((subject.params, subject.batch.inputs, subject.given), dtype)
+        rounded, inputs, arguments = _cast((subject.params, subject.batch.inputs, subject.arguments), dtype)
         if name == "float16":
-            output = _literal_forward_pass(rounded, subject.config, inputs, given)
+            output = _literal_forward_pass(rounded, subject.config, inputs, arguments)
         else:
-            output = _compiled_forward_pass(rounded, subject.config, inputs, given, 1.0)
-        found = np.asarray(output, np.float64)
-        if not np.all(np.isfinite(found)):
-            place = first_not_finite(subject, {"params": rounded, "inputs": inputs, "eager": True} | given)
-            yield violated(_not_finite(found, name) + ("" if place is None else f"; first in {place}"))
+            output = _compiled_forward_pass(rounded, subject.config, inputs, arguments, 1.0)
+        outputs = np.asarray(output, np.float64)
+        if not np.all(np.isfinite(outputs)):
+            place = first_not_finite(subject, {"params": rounded, "inputs": inputs, "eager": True} | arguments)
+            yield violation(_not_finite(outputs, name) + ("" if place is None else f"; first in {place}"))
             return
         wide = np.asarray(subject.output(params=_cast(rounded, jnp.float64)))
-        by_rounding, gap = (_root_mean_square(own - expected) / size for own in (wide, found))
+        by_rounding, gap = (_root_mean_square(values - expected) / size for values in (wide, outputs))
         limit = max(allowed, AMPLIFICATION * by_rounding)
         if gap > limit:
-            yield violated(
+            yield violation(
                 f"outputs in {name} differ by {100 * gap:.2g} % of their size (rounding the weights alone: "
                 f"{100 * by_rounding:.2g} %); expected at most {100 * limit:.2g} %"
             )
         if name != "float16" and subject.config.layers:
-            output = _compiled_forward_pass(rounded, subject.config, inputs, given, calls.LARGE)
-            found = np.asarray(output, np.float64)
-            if not np.all(np.isfinite(found)):
+            output = _compiled_forward_pass(rounded, subject.config, inputs, arguments, calls.LARGE)
+            outputs = np.asarray(output, np.float64)
+            if not np.all(np.isfinite(outputs)):
                 when = f", if the inputs of each branch are {calls.LARGE:,.0f} times as large"
-                yield violated(_not_finite(found, name) + when)
+                yield violation(_not_finite(outputs, name) + when)
 
 
-def _not_finite(found: np.ndarray, name: str) -> str:
-    return f"{int((~np.isfinite(found)).sum())} of {found.size} outputs in {name} are not finite"
+def _not_finite(outputs: np.ndarray, name: str) -> str:
+    return f"{int((~np.isfinite(outputs)).sum())} of {outputs.size} outputs in {name} are not finite"
 
 
 def _root_mean_square(x: np.ndarray) -> float:

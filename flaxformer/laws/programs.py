@@ -27,8 +27,8 @@ def fast_jit(function: Callable[P, ResultT], **options: str | bool | int) -> Cal
 
     @functools.cache
     def compile_once() -> Callable[P, ResultT]:
-        own = FAST if jax.default_backend() == "cpu" else {}
-        return jax.jit(function, compiler_options=own | options)
+        defaults = FAST if jax.default_backend() == "cpu" else {}
+        return jax.jit(function, compiler_options=defaults | options)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:

@@ -16,7 +16,7 @@ from flaxformer.core.points import Edits
 from flaxformer.laws import calls
 from flaxformer.laws.calls import ModelInputs
 from flaxformer.laws.inputs import Arguments
-from flaxformer.laws.law import OK, Finding, law, not_applicable, violated
+from flaxformer.laws.law import OK, Finding, law, not_applicable, violation
 from flaxformer.laws.programs import draws_of, fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.model import ForwardInputs, Transformer
@@ -41,7 +41,7 @@ def draws(subject: Subject) -> Finding:
     """Trace a training loss with a key of another generator; run layers of equal weights and inputs with many keys."""
     foreign = _draws_by_other_keys(subject)
     if foreign:
-        return violated(
+        return violation(
             f"{foreign} random {'draw' if foreign == 1 else 'draws'} in training by another key than context.key, so "
             "that the numbers are the same at every step"
         )
@@ -77,8 +77,10 @@ def _evaluate(params: Transformer, run: Run, batch: Batch) -> Array:
 
 def _foreign_draws(jaxpr: Jaxpr) -> collections.Counter[tuple[int, ...]]:
     """Count the draws by other keys than marked ones, by the shape of their results."""
-    foreign = [one for one in draws_of(jaxpr) if MARK not in str(getattr(one.invars[0].aval, "dtype", ""))]
-    return collections.Counter(getattr(one.outvars[0].aval, "shape", ()) for one in foreign)
+    foreign = [
+        equation for equation in draws_of(jaxpr) if MARK not in str(getattr(equation.invars[0].aval, "dtype", ""))
+    ]
+    return collections.Counter(getattr(equation.outvars[0].aval, "shape", ()) for equation in foreign)
 
 
 def _compare_layers(subject: Subject) -> Finding:
@@ -87,41 +89,42 @@ def _compare_layers(subject: Subject) -> Finding:
     blocks = subject.params.blocks
     params = subject.params.replace(blocks=tuple(blocks[i % config.period] for i in range(len(blocks))))
     x = jnp.asarray(np.random.default_rng(2).standard_normal((config.d_model,)))
-    updates = jax.device_get(_updates(params, config, subject.batch.inputs, subject.given, x))
+    updates = jax.device_get(_updates(params, config, subject.batch.inputs, subject.arguments, x))
     for branch, layers in updates.items():
         for number, other in itertools.combinations(range(len(layers)), 2):
             is_same_kind = (other - number) % config.period == 0
             if is_same_kind and _are_equal(np.asarray(layers[number]), np.asarray(layers[other])):
-                return violated(f"the random numbers of {branch} are the same in layers {number} and {other}")
+                return violation(f"the random numbers of {branch} are the same in layers {number} and {other}")
     return OK
 
 
 @fast_jit
 def _updates(
-    params: Transformer, config: ModelConfig, inputs: ModelInputs, given: Arguments, x: Array
+    params: Transformer, config: ModelConfig, inputs: ModelInputs, arguments: Arguments, x: Array
 ) -> dict[str, list[Array]]:
     """Return the updates of each branch, [keys, rows, T, D] per layer, if all branches read the same x."""
     edits = Edits.of({"blocks/*/input": lambda old: jnp.broadcast_to(x, old.shape).astype(old.dtype)})
 
     def call(key: Array) -> dict[str, list[Array]]:
-        found = model.run(
-            params, config, jnp.asarray(inputs), cast(ForwardInputs, given), dropout_key=key, edits=edits,
+        intermediates = model.run(
+            params, config, jnp.asarray(inputs), cast(ForwardInputs, arguments), dropout_key=key, edits=edits,
             return_intermediates=True,
         ).intermediates  # fmt: skip
-        assert found is not None
+        assert intermediates is not None
         branches = [name for name, _ in config.layer_configs[0].branches()]
         return {
-            name: [getattr(block, name).update[:1].astype(jnp.float32) for block in found.blocks] for name in branches
+            name: [getattr(block, name).update[:1].astype(jnp.float32) for block in intermediates.blocks]
+            for name in branches
         }
 
     return jax.lax.map(call, jax.random.split(calls.random_key(), KEYS))
 
 
-def _are_equal(one: np.ndarray, two: np.ndarray) -> bool:
+def _are_equal(first: np.ndarray, second: np.ndarray) -> bool:
     """True if two updates, [keys, ...], depend on the key in the same way, up to a factor, and not by chance."""
-    outcomes = collections.Counter(own.tobytes() for own in one)
+    outcomes = collections.Counter(update.tobytes() for update in first)
     if KEYS - max(outcomes.values()) < FEWEST:
         return False
-    changes = [own - own.mean(0) for own in (one, two)]
-    a, b = (own / (np.sqrt(np.square(own).mean()) + 1e-30) for own in changes)
+    changes = [update - update.mean(0) for update in (first, second)]
+    a, b = (change / (np.sqrt(np.square(change).mean()) + 1e-30) for change in changes)
     return bool(np.abs(a - b).max() < 1e-3)

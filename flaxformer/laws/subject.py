@@ -47,14 +47,14 @@ class Subject:
     precision and training steps.
     """
 
-    given_run: Run
+    original_run: Run
     seed: int = 0
 
     @functools.cached_property
     def run(self) -> Run:
         """The run without micro-batches and without rounding to bfloat16."""
-        training = self.given_run.training.replace(precision="float32", micro_batches=1)
-        return self.given_run.replace(training=training)
+        training = self.original_run.training.replace(precision="float32", micro_batches=1)
+        return self.original_run.replace(training=training)
 
     @property
     def config(self) -> ModelConfig:
@@ -69,8 +69,8 @@ class Subject:
         with jax.enable_x64(False):
             source, batches, rows = self.run.task.load(), list[Batch](), 0
             while rows < LONG_ROWS:
-                own = source.batch(jax.random.key(self.seed), len(batches))
-                batches.append(jax.device_get(concat_parts(own)))
+                batch = source.batch(jax.random.key(self.seed), len(batches))
+                batches.append(jax.device_get(concat_parts(batch)))
                 rows += batches[-1].inputs.shape[0]
         return batches
 
@@ -96,7 +96,7 @@ class Subject:
         return jax.tree.map(jnp.asarray, first_rows(batch, rows - rows % 2 if rows > 1 else 1, LONGEST))
 
     @functools.cached_property
-    def started(self) -> TrainState:
+    def initial_state(self) -> TrainState:
         """The state before the first training step."""
         with jax.enable_x64(False):
             return calls.start_state(self.run)
@@ -111,15 +111,15 @@ class Subject:
             y = np.asarray(x, np.float64) + scale * random.standard_normal(x.shape)
             return np.abs(y) if path_name(path).endswith("variance") else y
 
-        return jax.tree_util.tree_map_with_path(add_noise, jax.device_get(self.started.params))
+        return jax.tree_util.tree_map_with_path(add_noise, jax.device_get(self.initial_state.params))
 
     @property
-    def trained(self) -> PyTree[bool]:
+    def is_trained(self) -> PyTree[bool]:
         """A tree like the weights, True at weights that gradients change."""
         return trained_mask(self.params, self.config)
 
     @functools.cached_property
-    def given(self) -> dict[str, PyTree]:
+    def arguments(self) -> dict[str, PyTree]:
         """The arguments of a forward pass beside the inputs of `batch`."""
         return arguments_of(self.batch)
 
@@ -167,29 +167,31 @@ class Subject:
         *,
         config: ModelConfig | None = None,
         key: Array | None = None,
-        **given: PyTree,
+        **arguments: PyTree,
     ) -> Array:
         """Return the model's output for the batch.
 
         Args:
           inputs, params, config: others than those of the subject.
           key: if given, run the model as in training, with this random key.
-          given: arguments that replace those of the batch; None leaves one out.
+          arguments: those that replace those of the batch; None leaves one out.
         """
         inputs = self.batch.inputs if inputs is None else inputs
-        given = {name: value for name, value in (self.given | given).items() if value is not None}
+        arguments = {name: value for name, value in (self.arguments | arguments).items() if value is not None}
         config = self.config if config is None else config
-        return calls.apply(self.params if params is None else params, config, inputs, given, key)
+        return calls.apply(self.params if params is None else params, config, inputs, arguments, key)
 
-    def scaled_output(self, inputs: ModelInputs, given: Arguments, params: Transformer | None = None) -> Array:
+    def scaled_output(self, inputs: ModelInputs, arguments: Arguments, params: Transformer | None = None) -> Array:
         """Return the output for inputs if what each branch reads is multiplied by `calls.LARGE`."""
-        given = {name: value for name, value in given.items() if value is not None}
-        return calls.apply_scaled(self.params if params is None else params, self.config, inputs, given, calls.LARGE)
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        return calls.apply_scaled(
+            self.params if params is None else params, self.config, inputs, arguments, calls.LARGE
+        )
 
     def embedded_call(self, vectors: np.ndarray, batch: Batch, params: Transformer | None = None) -> dict[str, PyTree]:
         """Return the arguments of `output` by which the model reads vectors in place of the embeddings of a batch."""
-        own, inputs = give_vectors(self.params if params is None else params, self.config, vectors, batch.inputs)
-        return {"params": own, "inputs": inputs, "config": self.embedded_config}
+        embedded, inputs = give_vectors(self.params if params is None else params, self.config, vectors, batch.inputs)
+        return {"params": embedded, "inputs": inputs, "config": self.embedded_config}
 
     def probe(
         self,
@@ -198,7 +200,7 @@ class Subject:
         valid: Bool[np.ndarray, "rows T"],
         counted: Bool[np.ndarray, "rows *T"],
         fill: float = 0.0,
-        **given: PyTree,
+        **arguments: PyTree,
     ) -> tuple[Array, Array, Transformer]:
         """Return the output for embedded inputs, and the gradient of Σ sin(output) by these inputs and by the weights.
 
@@ -208,11 +210,11 @@ class Subject:
           valid: False at padding.
           counted: True at tokens whose outputs are summed (at rows, if the model has one output per sequence).
           fill: factor of the pattern that overwrites the embeddings at padding.
-          given: further arguments of the model.
+          arguments: further arguments of the model.
         """
-        given = {name: value for name, value in given.items() if value is not None}
-        config, given = embedded_config(self.config, fill), given | {"valid": valid}
-        return calls.probe(self.params, vectors, config, given, counted, tokens)
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        config, arguments = embedded_config(self.config, fill), arguments | {"valid": valid}
+        return calls.probe(self.params, vectors, config, arguments, counted, tokens)
 
     @functools.cached_property
     def loss_and_gradient(self) -> tuple[Array, Transformer]:
@@ -228,23 +230,23 @@ class Subject:
         return calls.step(state, run, self.training_batch)
 
     @functools.cached_property
-    def compiled(self) -> jax.stages.Compiled:
+    def compiled_program(self) -> jax.stages.Compiled:
         """The model's forward pass, compiled with all optimizations."""
 
-        def call(params: Transformer, inputs: ModelInputs, given: Arguments) -> Array:
-            return calls.forward_pass(params, self.config, inputs, given)
+        def call(params: Transformer, inputs: ModelInputs, arguments: Arguments) -> Array:
+            return calls.forward_pass(params, self.config, inputs, arguments)
 
-        return jax.jit(call).lower(self.params, self.batch.inputs, self.given).compile()
+        return jax.jit(call).lower(self.params, self.batch.inputs, self.arguments).compile()
 
     @functools.cached_property
-    def traced(self) -> ClosedJaxpr:
+    def traced_program(self) -> ClosedJaxpr:
         """The model's forward pass as a traced program."""
-        return jax.make_jaxpr(calls.forward_pass)(self.params, self.config, self.batch.inputs, self.given)
+        return jax.make_jaxpr(calls.forward_pass)(self.params, self.config, self.batch.inputs, self.arguments)
 
     @functools.cached_property
     def uses_single_precision(self) -> bool:
         """True if some intermediate result is float32 or less although inputs and weights are float64."""
-        return has_single_precision(self.traced.jaxpr)
+        return has_single_precision(self.traced_program.jaxpr)
 
     @functools.cached_property
     def draws(self) -> bool:

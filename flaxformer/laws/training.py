@@ -12,7 +12,7 @@ from flaxformer.components.component import Aux
 from flaxformer.components.heads import LossSum
 from flaxformer.laws.calls import random_key
 from flaxformer.laws.configs import without_dropout
-from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violated
+from flaxformer.laws.law import OK, Finding, compare, difference, first_violated, law, not_applicable, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.nn.formulations.chunks import Division
@@ -38,25 +38,26 @@ def data(subject: Subject) -> Finding:
     """Draw batches several times, at several steps, from several traces; check tokens, targets and weights."""
     run = subject.run
     with jax.enable_x64(False):
-        first, again = _drawn(run), _drawn(run)
+        first, again = _draw_batches(run), _draw_batches(run)
         if (place := _first_difference(first, again)) is not None:
-            return violated(
+            return violation(
                 f"the {place} of a batch differ between two draws with the same random key and step; expected a pure "
                 "function, without NumPy's random numbers or a state"
             )
         batches, evaluation = first
         for step in range(1, STEPS):
             if _first_difference(batches[step - 1], batches[step]) is None:
-                return violated(
+                return violation(
                     f"the training batches of steps {step - 1} and {step} are equal; expected draws with the random "
                     "key of `example(key)`, or of `batch(key, step)`"
                 )
-        checked = {f"the batch of step {i}": own for i, own in enumerate(batches)} | {"the evaluation set": evaluation}
-        return first_violated(_check_contents(name, own, run) for name, own in checked.items())
+        checked = {f"the batch of step {i}": batch for i, batch in enumerate(batches)}
+        checked["the evaluation set"] = evaluation
+        return first_violated(_check_contents(name, batch, run) for name, batch in checked.items())
 
 
-def _drawn(run: Run) -> tuple[list[Batch], Batch]:
-    """Return the first training batches and the evaluation set, from functions that are traced anew."""
+def _draw_batches(run: Run) -> tuple[list[Batch], Batch]:
+    """Return the first training batches and the evaluation set, from functions that are traced again."""
     source = run.task.load().with_numbers(run.task)
 
     def batch(source: Source, key: Array, step: Array) -> Batch:
@@ -67,9 +68,9 @@ def _drawn(run: Run) -> tuple[list[Batch], Batch]:
     return jax.device_get((batches, source.evaluation()))
 
 
-def _first_difference(one: PyTree, two: PyTree) -> str | None:
+def _first_difference(first: PyTree, second: PyTree) -> str | None:
     """Return the name of the first array that differs between two trees; None if none does."""
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(two), strict=True):
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(second), strict=True):
         if np.shape(a) != np.shape(b) or difference(a, b) > 0:
             return jax.tree_util.keystr(path[-1:], simple=True) or "entries"
     return None
@@ -79,7 +80,7 @@ def _check_contents(name: str, batch: Batch, run: Run) -> Finding:
     """Check that weights are finite, not negative and not all 0, and that token ids and targets are in range."""
     weights = np.asarray(batch.weights)
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
-        return violated(f"weights of {name} are not finite, negative, or all 0; expected at least one scored target")
+        return violation(f"weights of {name} are not finite, negative, or all 0; expected at least one scored target")
     model = run.model
     outputs = model.head.outputs(model.vocabulary)
     kinds: list[tuple[str, Array, int, ArrayLike | None]] = []
@@ -88,10 +89,10 @@ def _check_contents(name: str, batch: Batch, run: Run) -> Finding:
     if model.inputs.reads == "tokens":
         kinds.append(("inputs", batch.inputs, model.vocabulary, batch.valid))
     for what, ids, most, counted in kinds:
-        own = np.asarray(ids) if counted is None else np.asarray(ids)[np.asarray(counted)]
-        if own.size and not (own.min() >= 0 and own.max() < most):
-            found = own.min() if own.min() < 0 else own.max()
-            return violated(f"{what} of {name} hold {found}; expected ids from 0 to {most - 1}")
+        counted_ids = np.asarray(ids) if counted is None else np.asarray(ids)[np.asarray(counted)]
+        if counted_ids.size and not (counted_ids.min() >= 0 and counted_ids.max() < most):
+            wrong_id = counted_ids.min() if counted_ids.min() < 0 else counted_ids.max()
+            return violation(f"{what} of {name} hold {wrong_id}; expected ids from 0 to {most - 1}")
     return OK
 
 
@@ -108,20 +109,22 @@ def loss(subject: Subject) -> Finding:
     if scored is None:
         return not_applicable("the batch has one target, which cannot be divided")
     weights = jax.tree.map(jnp.asarray, subject.params)
-    find = fast_jit(lambda own, rows, key: _losses(weights, run, own, rows, key))
+    find = fast_jit(lambda examples, rows, key: _losses(weights, run, examples, rows, key))
     rows, key, other_key = jnp.arange(len(batch.weights)), *jax.random.split(random_key())
-    one, two = find(scored, rows, key), find(_with_other_targets(scored), rows, key)
-    found = [_compare(name, one[name], two[name], "with other targets of weight 0", subject) for name in one]
-    found.append(_compare_chunks(subject, scored))
+    losses, other_losses = find(scored, rows, key), find(_with_other_targets(scored), rows, key)
+    findings = [
+        _compare(name, losses[name], other_losses[name], "with other targets of weight 0", subject) for name in losses
+    ]
+    findings.append(_compare_chunks(subject, scored))
     whole = find(batch, rows, key)
     # A component that draws random numbers may draw others for each part of a batch.
     draws = _first_difference(whole, find(batch, rows, other_key)) is not None
     if not subject.mixes_batch and not draws and len(rows) > 1:
         parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], batch), rows[i : i + 1], key) for i in rows]
-        for name, own in whole.items():
-            result = _compare(name, own, _joined(parts, name), "from its rows one by one", subject)
-            found.append(_explained(result, "a loss or a loss term depends on the whole batch"))
-    return first_violated(found)
+        for name, loss_sum in whole.items():
+            result = _compare(name, loss_sum, _join_sums(parts, name), "from its rows one by one", subject)
+            findings.append(_explain(result, "a loss or a loss term depends on the whole batch"))
+    return first_violated(findings)
 
 
 def _losses(weights: PyTree, run: Run, batch: Batch, rows: Array, key: Array) -> dict[str, LossSum]:
@@ -133,27 +136,27 @@ def _losses(weights: PyTree, run: Run, batch: Batch, rows: Array, key: Array) ->
     """
     outcome, head = forward(weights, run, batch, key, rows=rows), run.model.head
     smoothing = run.training.label_smoothing
-    found = {
+    losses = {
         "loss": head.training_loss(outcome.output, outcome.aux, batch.targets, batch.weights, smoothing),
         "validation loss": head.loss(outcome.output, batch.targets, batch.weights),
     }
     terms = {f"loss term {type(term).__name__}": term.value(weights, outcome, batch) for term in run.loss_terms}
-    return found | terms
+    return losses | terms
 
 
-def _mean(found: LossSum) -> Float[Array, ""]:
-    total, count = found
+def _mean(sums: LossSum) -> Float[Array, ""]:
+    total, count = sums
     return mean(total, count)
 
 
-def _joined(parts: Sequence[dict[str, LossSum]], name: str) -> LossSum:
+def _join_sums(parts: Sequence[dict[str, LossSum]], name: str) -> LossSum:
     """Return a loss of a batch as a training step computes it from parts: sums of their totals, and of their counts."""
     totals, counts = zip(*(part[name] for part in parts), strict=True)
     return jnp.stack(totals).sum(), jnp.stack(counts).sum()
 
 
-def _compare(name: str, one: LossSum, two: LossSum, how: str, subject: Subject) -> Finding:
-    return compare(_mean(one), _mean(two), f"the {name} of a batch and that {how}", subject.tolerance)
+def _compare(name: str, first: LossSum, second: LossSum, how: str, subject: Subject) -> Finding:
+    return compare(_mean(first), _mean(second), f"the {name} of a batch and that {how}", subject.tolerance)
 
 
 def _with_unscored(batch: Batch) -> Batch | None:
@@ -170,9 +173,9 @@ def _with_other_targets(batch: Batch) -> Batch:
     return batch.replace(targets=np.where(is_scored, targets, other))
 
 
-def _explained(finding: Finding, reason: str) -> Finding:
+def _explain(finding: Finding, reason: str) -> Finding:
     """Return a finding with the reason of its violation, if it is violated."""
-    return violated(f"{finding.words} ({reason})") if finding.is_violated else finding
+    return violation(f"{finding.words} ({reason})") if finding.is_violated else finding
 
 
 def _compare_chunks(subject: Subject, batch: Batch) -> Finding:
@@ -190,12 +193,12 @@ def _compare_chunks(subject: Subject, batch: Batch) -> Finding:
         whole = training_sums(weights, run, outcome.replace(aux=Aux(), projection=None), batch)
         return _mean(whole), _mean(chunked)
 
-    found = fast_jit(both)(subject.params, batch)
-    if found is None:
+    means = fast_jit(both)(subject.params, batch)
+    if means is None:
         return OK
     what = "the loss of a batch with all its outputs at once and from one token at a time"
     reason = "a head with by_token, or a term with of_outputs, reads outputs of other tokens"
-    return _explained(compare(*found, what, subject.tolerance), reason)
+    return _explain(compare(*means, what, subject.tolerance), reason)
 
 
 @law(
@@ -205,7 +208,7 @@ def _compare_chunks(subject: Subject, batch: Batch) -> Finding:
 )
 def rate(subject: Subject) -> Finding:
     """Compute the learning rate of each step, or of some of a long run."""
-    run = subject.given_run
+    run = subject.original_run
     steps = np.unique(np.linspace(0, run.training.steps - 1, min(run.training.steps, MOST_RATES)).astype(np.int32))
     with jax.enable_x64(False):
         rates = np.asarray(
@@ -215,7 +218,7 @@ def rate(subject: Subject) -> Finding:
     if wrong.any():
         at = int(wrong.argmax())
         kind = type(run.optimizer.decay).__name__
-        return violated(
+        return violation(
             f"the learning rate of step {steps[at]:,} of {run.training.steps:,} is {rates[at]:.3g} ({kind})"
         )
     return OK

@@ -62,22 +62,24 @@ def _check(run: Run) -> Iterator[Finding]:
     whole = _updates(trees, run)
     scanned = [with_layout(tree, "scanned") for tree in trees]
     if not isinstance(scanned[0].blocks, tuple):
-        found = [with_layout(tree, "unrolled") for tree in _updates(scanned, run)]
-        yield from _compare(whole, found, run, trees, "with unrolled layers and with scanned ones")
+        unrolled = [with_layout(tree, "unrolled") for tree in _updates(scanned, run)]
+        yield from _compare(whole, unrolled, run, trees, "with unrolled layers and with scanned ones")
     leaves, structure = jax.tree.flatten(weights)
     for kept in (0, 1):
         mask = jax.tree.unflatten(structure, [number % 2 == kept for number in range(len(leaves))])
-        zeroed = [jax.tree.map(lambda x, own: x if own else np.zeros_like(x), tree, mask) for tree in trees]
+        zeroed = [jax.tree.map(lambda x, is_kept: x if is_kept else np.zeros_like(x), tree, mask) for tree in trees]
         alone = _updates([select(tree, mask) for tree in trees], run)
         beside = [select(tree, mask) for tree in _updates(zeroed, run)]
         yield from _compare(beside, alone, run, trees, "beside other weights that are 0 and without them")
 
 
-def _compare(one: list[PyTree], two: list[PyTree], run: Run, trees: list[Transformer], how: str) -> Iterator[Finding]:
+def _compare(
+    first: list[PyTree], second: list[PyTree], run: Run, trees: list[Transformer], how: str
+) -> Iterator[Finding]:
     """Compare the updates of each step, weight by weight."""
     is_single = has_single_precision(jax.make_jaxpr(_update)(trees, run).jaxpr)
     allowed = TOLERANCES["float32" if is_single else "float64"]
-    for step, (a, b) in enumerate(zip(one, two, strict=True)):
+    for step, (a, b) in enumerate(zip(first, second, strict=True)):
         for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
             size = float(np.abs(x).max(initial=0)) or 1.0  # relative to the update itself, however small
             what = f"updates of {path_name(path)} in step {step} {how}"
@@ -88,12 +90,12 @@ def _update(trees: list[Transformer], run: Run) -> list[Transformer]:
     """Return the updates of consecutive steps, given the weights and the gradient of each step."""
     weights, *gradients = jax.tree.map(jnp.asarray, trees)
     chain = optimizer_chain(run, weights, 1.0)
-    state, found = chain.init(weights), []
+    state, updates = chain.init(weights), []
     for gradient in gradients:
         update, state = chain.update(gradient, state, weights)
         weights = jax.tree.map(jnp.add, weights, update)
-        found.append(update)
-    return found
+        updates.append(update)
+    return updates
 
 
 _compiled_update = fast_jit(_update)

@@ -14,7 +14,7 @@ from flaxformer.core.pytree import Node
 from flaxformer.devices.sharding import mesh_for_rows, shard_map_batch
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import PrefixInputs
-from flaxformer.model.decoding import Decoder, PromptSettings, cache_capacity, log_softmax, prefix_inputs
+from flaxformer.model.decoding import Decoder, PromptSettings, cache_capacity, log_softmax, prefix_inputs_of
 from flaxformer.model.decoding_edits import EditArguments, check_edits
 from flaxformer.model.interface import extend_edited
 from flaxformer.model.mapped_edits import AXIS, map_edits
@@ -83,14 +83,14 @@ def beam_search(
     Raises:
       UserError: an invalid argument.
     """
-    end, edit, given = settings.get("end"), settings.get("edit"), prefix_inputs(settings, PromptSettings)
-    tokens, is_valid = check_prompt(config, prompt, settings.get("valid"), steps, end, given)
+    end, edit, prefix_inputs = settings.get("end"), settings.get("edit"), prefix_inputs_of(settings, PromptSettings)
+    tokens, is_valid = check_prompt(config, prompt, settings.get("valid"), steps, end, prefix_inputs)
     if beams < 1:
         raise UserError(f"beams is {beams}; expected at least 1")
-    check_edits(params, config, edit, len(tokens), tokens.shape[1] + steps - 1, given)
+    check_edits(params, config, edit, len(tokens), tokens.shape[1] + steps - 1, prefix_inputs)
     decoder = Decoder(params, config, EditArguments.of(edit), end=end)
     mesh = None if edit else mesh_for_rows(len(tokens))  # edits may have values per row
-    return _search(decoder, tokens, is_valid, given, length_penalty, steps, beams, mesh)
+    return _search(decoder, tokens, is_valid, prefix_inputs, length_penalty, steps, beams, mesh)
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6, 7))
@@ -98,7 +98,7 @@ def _search(
     decoder: Decoder,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
-    given: PrefixInputs,
+    prefix_inputs: PrefixInputs,
     penalty: Float[Array, ""],
     steps: int,
     beams: int,
@@ -107,13 +107,13 @@ def _search(
     """Search the continuations of each prompt of a batch."""
     capacity = cache_capacity(decoder.config, prompt.shape[-1] + steps)
 
-    def search_one(shared: Shared, own: tuple[Array, Array, PrefixInputs]) -> Beams:
-        (decoder, penalty), (prompt, valid, given) = shared, own
+    def search_one(shared: Shared, row: tuple[Array, Array, PrefixInputs]) -> Beams:
+        (decoder, penalty), (prompt, valid, prefix_inputs) = shared, row
         params, config, edits = decoder.params, decoder.config, map_edits(decoder.edits.edits())
         fill = 0 if decoder.end is None else decoder.end
         # A batch of one, so that components have an axis of the batch here as everywhere.
-        prompt, valid, given = jax.tree.map(lambda x: x[None], (prompt, valid, given))
-        cache, logits = read_prompt(params, config, prompt, valid, given, capacity, edits=edits)
+        prompt, valid, prefix_inputs = jax.tree.map(lambda x: x[None], (prompt, valid, prefix_inputs))
+        cache, logits = read_prompt(params, config, prompt, valid, prefix_inputs, capacity, edits=edits)
         cache = _map_hypotheses(lambda x: jnp.broadcast_to(x, (beams, *x.shape)), cache)
         logits = jnp.tile(logits, (beams, 1))
         tokens, none = jnp.full((beams, steps), fill, jnp.int32), jnp.full(beams, -jnp.inf)
@@ -130,13 +130,13 @@ def _search(
         search, _ = jax.lax.scan(step, search, jnp.arange(steps))
         scores = jnp.where(search.done, -jnp.inf, _score(search.totals, steps, penalty))
         best = _merge_beams(search.best, Beams(search.tokens, jnp.full(beams, steps), scores))
-        found = jnp.isfinite(best.scores)
+        is_filled = jnp.isfinite(best.scores)
         return best.replace(
-            tokens=jnp.where(found[:, None], best.tokens, fill), lengths=jnp.where(found, best.lengths, 0)
+            tokens=jnp.where(is_filled[:, None], best.tokens, fill), lengths=jnp.where(is_filled, best.lengths, 0)
         )
 
     search_all = jax.vmap(search_one, in_axes=(None, 0), axis_name=AXIS)
-    return shard_map_batch(search_all, (decoder, penalty), (prompt, valid, given), mesh)
+    return shard_map_batch(search_all, (decoder, penalty), (prompt, valid, prefix_inputs), mesh)
 
 
 def _step(shared: Shared, search: _Search, step: Int[Array, ""]) -> tuple[_Search, None]:

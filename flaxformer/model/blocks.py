@@ -65,8 +65,8 @@ class BranchActivations(Node):
 
     def at_points(self) -> dict[str, PyTree]:
         """Return the activation at each point of the branch, by its name."""
-        own = {name: self.intermediates[name] for name in self.points}
-        return {"input": self.input} | own | {"output": self.output, "stream": self.stream}
+        intermediates = {name: self.intermediates[name] for name in self.points}
+        return {"input": self.input} | intermediates | {"output": self.output, "stream": self.stream}
 
     @property
     def logits(self) -> Float[Array, "*batch N T S"] | None:
@@ -220,9 +220,9 @@ def apply_branch(
     call: BlockCall,
 ) -> BranchResult:
     """Return the update of a branch, for whole sequences or for tokens that follow those of a decoding state."""
-    record: dict[str, Array] = {}
+    activations: dict[str, Array] = {}
     state, prefix_context = call.state, call.prefix_context
-    context = context.replace(record=record if context.return_intermediates else None)
+    context = context.replace(record=activations if context.return_intermediates else None)
     result: ComponentResult
     branch_state = None if state is None else getattr(state, name)
     if state is None or not branch.reads_others:
@@ -242,7 +242,7 @@ def apply_branch(
         result, branch_state = branch.step(weights, x, branch_state, context)
         state = state.replace(**{name: branch_state})
     update, aux = with_aux(result)
-    return update, record, aux, state
+    return update, activations, aux, state
 
 
 def recompute_prefix(
@@ -257,6 +257,6 @@ def recompute_prefix(
     assert context.offset is not None, "a decoding state has an offset"
     inputs = write(prefix.inputs, x, context.offset, axis=-2)
     edits = context.edits  # the points of the mixer are of all tokens
-    own = edits.after(0) if edits is not None and edits.edits_prefix else None
-    y, _ = with_aux(mixer.apply(weights, inputs, prefix_context.replace(edits=own, layer=context.layer)))
+    prefix_edits = edits.after(0) if edits is not None and edits.edits_prefix else None
+    y, _ = with_aux(mixer.apply(weights, inputs, prefix_context.replace(edits=prefix_edits, layer=context.layer)))
     return jax.lax.dynamic_slice_in_dim(y, context.offset, x.shape[-2], y.ndim - 2), InputHistory(inputs)

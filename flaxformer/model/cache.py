@@ -13,7 +13,7 @@ from flaxformer.system.errors import UserError
 
 
 class BlockState(Node):
-    """Decoding state of one block: those of its branches, and the constant keys and values of cross-attention."""
+    """Decoding state of one block: the states of its branches, and the constant keys and values of cross-attention."""
 
     attention: PyTree = None
     cross_attention: PackedKV | Memory | None = None
@@ -84,9 +84,9 @@ class Cache(Node):
         pad = functools.partial(_pad_state, capacity)
 
         def pad_block(state: BlockState, empty: BlockState) -> BlockState:
-            source = state.cross_attention
+            cross_attention = state.cross_attention
             padded = jax.tree.map(pad, state.replace(cross_attention=None), empty, is_leaf=has_pad_to)
-            return padded.replace(cross_attention=source)
+            return padded.replace(cross_attention=cross_attention)
 
         return self.replace(
             layers=jax.tree.map(pad_block, self.layers, empty.layers, is_leaf=is_block_state),

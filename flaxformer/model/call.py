@@ -20,7 +20,7 @@ class ArrayIndex(Node):
 
 
 TokenPositions = Int[Array, "*batch T"] | ArrayIndex | None
-"""Positions of a call; None counts the tokens that are no padding."""
+"""Positions of a call; None counts the tokens that are not padding."""
 
 
 class PrefixInputs(TypedDict, total=False):
@@ -52,30 +52,30 @@ class ForwardInputs(PrefixInputs, total=False):
     """Type of each token, for `Tokens(token_types=…)`; by default 0."""
 
 
-def check_inputs(config: ModelConfig, given: ForwardInputs) -> None:
+def check_inputs(config: ModelConfig, arguments: ForwardInputs) -> None:
     """Check the names of the arguments, and that all mixers read a given mask.
 
     Raises:
       TypeError: an unknown argument.
       UserError: a mask that a mixer would ignore.
     """
-    for name in given:
+    for name in arguments:
         if name not in ForwardInputs.__annotations__:
             raise TypeError(
                 f"a model has no argument '{name}'{did_you_mean(name, list(ForwardInputs.__annotations__))}"
             )
-    if given.get("mask") is not None:
+    if arguments.get("mask") is not None:
         for path, mixer in config.mixers_without_mask.items():
             raise UserError(f"mask is given, and {path} is {type(mixer).__name__}, which reads no mask; expected None")
 
 
-def check_memory(config: ModelConfig, given: ForwardInputs) -> None:
+def check_memory(config: ModelConfig, arguments: ForwardInputs) -> None:
     """Check that source or memory are given if, and only if, the model reads them.
 
     Raises:
       ValueError: they are given and not read, or the other way round.
     """
-    present = [name for name in PrefixInputs.__annotations__ if given.get(name) is not None]
+    present = [name for name in PrefixInputs.__annotations__ if arguments.get(name) is not None]
     is_read = bool({"memory", "source"} & {*present}) if config.reads_memory else bool(present)
     if is_read != config.reads_memory or ("source" in present and not config.encoder):
         needed = (
@@ -84,9 +84,9 @@ def check_memory(config: ModelConfig, given: ForwardInputs) -> None:
         raise ValueError(f"the model needs {needed}; given are {present}")
 
 
-def positions_of_call(given: ForwardInputs) -> Int[Array, "*batch T"] | None:
+def positions_of_call(arguments: ForwardInputs) -> Int[Array, "*batch T"] | None:
     """Return the positions of the tokens of a call; None if they are the indices 0, 1, 2 …."""
-    positions, valid = given.get("positions"), given.get("valid")
+    positions, valid = arguments.get("positions"), arguments.get("valid")
     if positions is None and valid is not None:
         return token_positions(jnp.asarray(valid))
     return None if isinstance(positions, ArrayIndex) else positions

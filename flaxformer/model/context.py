@@ -26,21 +26,21 @@ def stack_context(config: ModelConfig, memory: Array | None, memory_valid: Array
 
 
 def self_attention_mask(
-    config: ModelConfig, given: ForwardInputs, cache: Cache | None, offset: int | Array
+    config: ModelConfig, arguments: ForwardInputs, cache: Cache | None, offset: int | Array
 ) -> Mask | None:
     """Return the mask of self-attention: the intersection of the architecture's, padding, and the caller's."""
-    mask = config.mask(prefix=given.get("prefix"), offset=offset)
-    valid, further = given.get("valid") if cache is None else cache.valid, given.get("mask")
+    mask = config.mask(prefix=arguments.get("prefix"), offset=offset)
+    valid, further = arguments.get("valid") if cache is None else cache.valid, arguments.get("mask")
     mask = mask if valid is None else Padding(valid) & mask
     return mask if further is None else further & mask
 
 
 def append_inputs(
-    cache: Cache, config: ModelConfig, inputs: Array, given: ForwardInputs
+    cache: Cache, config: ModelConfig, inputs: Array, arguments: ForwardInputs
 ) -> tuple[Cache, Int[Array, "*batch T"]]:
     """Return the cache after the inputs of a call, without their states; and the positions of the inputs."""
     shape, offset = inputs.shape if config.inputs.reads == "tokens" else inputs.shape[:-1], cache.used
-    valid, prefix = given.get("valid"), given.get("prefix")
+    valid, prefix = arguments.get("valid"), arguments.get("prefix")
     cache, positions = cache.advance(jnp.ones(shape, bool) if valid is None else jnp.asarray(valid))
     if cache.prefix is not None and prefix is not None:
         cache = cache.replace(prefix=jnp.broadcast_to(jnp.asarray(prefix, jnp.int32), cache.prefix.shape))
@@ -73,13 +73,13 @@ def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Contex
 
 
 def last_index(shape: tuple[int, ...], valid: Bool[Array, "*batch T"] | None) -> Int[Array, "*batch 1"]:
-    """Return the index of the last token of each sequence that is no padding, for tokens of a shape [*batch, T]."""
+    """Return the index of the last token of each sequence that is not padding, for tokens of a shape [*batch, T]."""
     valid = jnp.ones(shape, bool) if valid is None else valid
     return shape[-1] - 1 - valid[..., ::-1].argmax(-1, keepdims=True)
 
 
 def last_token(x: Float[Array, "*batch T D"], context: Context) -> tuple[Float[Array, "*batch 1 D"], Context]:
-    """Return the last token of each sequence that is no padding, and its context."""
+    """Return the last token of each sequence that is not padding, and its context."""
     shape = x.shape[:-1]
     index = last_index(shape, context.valid)
     positions = jnp.take_along_axis(jnp.broadcast_to(context.query_positions, shape), index, axis=-1)

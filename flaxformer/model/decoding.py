@@ -139,22 +139,22 @@ def stream(
     """
     chunk, end, edit = settings.get("chunk", 32), settings.get("end"), settings.get("edit")
     key, sampling = settings.get("key"), settings.get("sampling", Sampling())
-    given = prefix_inputs(settings, DecodingSettings)
-    tokens, is_valid = check_prompt(config, prompt, settings.get("valid"), steps, end, given)
+    prefix_inputs = prefix_inputs_of(settings, DecodingSettings)
+    tokens, is_valid = check_prompt(config, prompt, settings.get("valid"), steps, end, prefix_inputs)
     if chunk < 1:
         raise UserError(f"chunk is {chunk}; expected at least 1")
     if key is None and sampling.temperature is not None:
         raise UserError(f"key is None with temperature {sampling.temperature}; expected a random key")
     check_prompt_chunk(config, settings.get("prompt_chunk"))
-    check_edits(params, config, edit, len(tokens), tokens.shape[1] + steps - 1, given)
+    check_edits(params, config, edit, len(tokens), tokens.shape[1] + steps - 1, prefix_inputs)
     decoder = Decoder(params, config, EditArguments.of(edit))
     mesh = None if edit else mesh_for_rows(len(tokens))  # edits may have values per row
     capacity = cache_capacity(config, tokens.shape[1] + steps)
-    state = begin_decoding(decoder, tokens, is_valid, given, capacity, settings.get("prompt_chunk"), mesh)
+    state = begin_decoding(decoder, tokens, is_valid, prefix_inputs, capacity, settings.get("prompt_chunk"), mesh)
     return _decode_in_chunks(decoder.replace(sampling=sampling, end=end, key=key), state, steps, chunk, mesh)
 
 
-def prefix_inputs(settings: PromptSettings, kind: type[PromptSettings]) -> PrefixInputs:
+def prefix_inputs_of(settings: PromptSettings, kind: type[PromptSettings]) -> PrefixInputs:
     """Return the arguments that are not settings of decoding: those of the encoder, and unknown ones."""
     names = kind.__annotations__.keys() - PrefixInputs.__annotations__.keys()
     return cast(PrefixInputs, {name: value for name, value in settings.items() if name not in names})
@@ -196,7 +196,7 @@ def begin_decoding(
     decoder: Decoder,
     prompt: Int[Array, "B T"],
     valid: Bool[Array, "B T"],
-    given: PrefixInputs,
+    prefix_inputs: PrefixInputs,
     capacity: int,
     prompt_chunk: int | None,
     mesh: AbstractMesh | None,
@@ -205,11 +205,11 @@ def begin_decoding(
 
     def begin(decoder: Decoder, rows: tuple[Array, Array, Array, PrefixInputs]) -> _State:
         params, config, edits = decoder.params, decoder.config, decoder.edits.edits()
-        row, prompt, valid, given = rows
-        cache, logits = read_prompt(params, config, prompt, valid, given, capacity, prompt_chunk, edits)
+        row, prompt, valid, prefix_inputs = rows
+        cache, logits = read_prompt(params, config, prompt, valid, prefix_inputs, capacity, prompt_chunk, edits)
         return _add_device_axis(_State(cache, logits, jnp.int32(0), jnp.zeros(len(row), bool), row))
 
-    return shard_map_batch(begin, decoder, (jnp.arange(len(prompt)), prompt, valid, given), mesh)
+    return shard_map_batch(begin, decoder, (jnp.arange(len(prompt)), prompt, valid, prefix_inputs), mesh)
 
 
 def decode_chunk(decoder: Decoder, state: _State, length: int, mesh: AbstractMesh | None) -> tuple[_State, Generation]:

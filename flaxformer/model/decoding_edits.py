@@ -44,15 +44,15 @@ class EditArguments(Node):
             return cls()
         leaves, structure = jax.tree.flatten(tuple(edit.items()))
         arrays = tuple(leaf for leaf in leaves if _is_array(leaf))
-        others = tuple(None if _is_array(leaf) else _Constant(leaf) for leaf in leaves)
-        return cls(arrays, _Static(structure, others))
+        constants = tuple(None if _is_array(leaf) else _Constant(leaf) for leaf in leaves)
+        return cls(arrays, _Static(structure, constants))
 
     def edits(self) -> Edits | None:
         """Return the edits; None if there are none."""
         if self.static is None:
             return None
         arrays = iter(self.arrays)
-        leaves = [next(arrays) if own is None else own.value for own in self.static.others]
+        leaves = [next(arrays) if constant is None else constant.value for constant in self.static.constants]
         return Edits.of(dict(jax.tree.unflatten(self.static.structure, leaves)))
 
 
@@ -61,7 +61,7 @@ class _Static:
     """Structure of some edits, and their leaves that are not arrays; None in place of an array."""
 
     structure: jax.tree_util.PyTreeDef
-    others: "tuple[_Constant | None, ...]"
+    constants: "tuple[_Constant | None, ...]"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class _Constant:
         if not isinstance(other, _Constant):
             return NotImplemented
         both = (self.value, other.value)
-        return both[0] == both[1] if all(isinstance(own, str) for own in both) else both[0] is both[1]
+        return both[0] == both[1] if all(isinstance(value, str) for value in both) else both[0] is both[1]
 
     def __hash__(self) -> int:
         return hash(self.value) if isinstance(self.value, str) else id(self.value)
@@ -90,7 +90,7 @@ def check_edits(
     edit: Mapping[str, Edit] | None,
     rows: int,
     tokens: int,
-    given: PrefixInputs,
+    prefix_inputs: PrefixInputs,
 ) -> None:
     """Check that edits match points, and that they change each token of self-attention's sequence on its own.
 
@@ -107,7 +107,7 @@ def check_edits(
         return
     assert edit is not None
     shapes = [
-        points(params, config, jnp.zeros((rows, length), jnp.int32), **given)
+        points(params, config, jnp.zeros((rows, length), jnp.int32), **prefix_inputs)
         for length in (tokens, tokens - 1)
         if length
     ]
@@ -117,15 +117,15 @@ def check_edits(
         if not matched:
             raise unknown_point("edit", pattern, list(shapes[0]))
         for path in matched:
-            own, shorter = shapes[0][path], shapes[-1].get(path)
-            leaves, structure = jax.tree.flatten(own)
+            full, shorter = shapes[0][path], shapes[-1].get(path)
+            leaves, structure = jax.tree.flatten(full)
             kind = (id(function), path.rpartition("/")[2], structure, *((x.shape, x.dtype) for x in leaves))
             if kind in seen:
                 continue
             seen.add(kind)
-            jax.eval_shape(checked_edit(function, pattern, path), own)
+            jax.eval_shape(checked_edit(function, pattern, path), full)
             if not _is_source(path) and len(shapes) == 2:
-                _check_each_token(function, pattern, path, own, shorter)
+                _check_each_token(function, pattern, path, full, shorter)
 
 
 def _is_source(path: str) -> bool:
@@ -133,27 +133,27 @@ def _is_source(path: str) -> bool:
     return path.startswith("encoder/") or path.endswith(("cross_attention/key", "cross_attention/value"))
 
 
-def _check_each_token(function: Edit, pattern: str, path: str, own: PyTree, shorter: PyTree) -> None:
+def _check_each_token(function: Edit, pattern: str, path: str, full: PyTree, shorter: PyTree) -> None:
     """Check f(x)[t] = f_t(x[t]) on random activations, with further keys at points that have an axis of keys.
 
     Raises:
       UserError: it does not hold.
     """
-    shapes, structure = jax.tree.flatten(own)
+    shapes, structure = jax.tree.flatten(full)
     axes = [_growing_axes(*pair) for pair in zip(shapes, jax.tree.leaves(shorter), strict=True)]
     if not all(axes):
         return  # an activation of the whole sequence
-    rest = max(
+    per_token = max(
         math.prod(size for n, size in enumerate(x.shape) if n not in axis) for x, axis in zip(shapes, axes, strict=True)
     )
     length = shapes[0].shape[axes[0][0]]
-    length = max(2, min(length, int((MAX_NUMBERS / rest) ** (1 / max(map(len, axes))))))
+    length = max(2, min(length, int((MAX_NUMBERS / per_token) ** (1 / max(map(len, axes))))))
     sizes = [
         tuple(length if n in axis else size for n, size in enumerate(x.shape))
         for x, axis in zip(shapes, axes, strict=True)
     ]
     dice = np.random.default_rng(0)
-    x = [jnp.asarray(dice.normal(size=size)).astype(own.dtype) for size, own in zip(sizes, shapes, strict=True)]
+    x = [jnp.asarray(dice.normal(size=size)).astype(leaf.dtype) for size, leaf in zip(sizes, shapes, strict=True)]
     call = functools.partial(_edit_leaves, structure, pattern, path)
 
     def at_token(index: Array) -> list[Array]:
@@ -163,8 +163,8 @@ def _check_each_token(function: Edit, pattern: str, path: str, own: PyTree, shor
         return [_crop(leaf, length, axis[1:]).squeeze(axis[0]) for leaf, axis in zip(edited, axes, strict=True)]
 
     each = jax.lax.map(at_token, jnp.arange(length))
-    for one, every, axis in zip(each, call(function, x), axes, strict=True):
-        if not _are_close(jnp.moveaxis(one, 0, axis[0]), every):
+    for alone, every, axis in zip(each, call(function, x), axes, strict=True):
+        if not _are_close(jnp.moveaxis(alone, 0, axis[0]), every):
             raise UserError(
                 f"edit['{pattern}'] at {path} depends on the number of a token or on other tokens; expected a function "
                 "of each token on its own, since decoding computes one token per step. ablate, patch and resample of "
@@ -179,9 +179,9 @@ def _edit_leaves(
     return jax.tree.leaves(checked_edit(function, pattern, path)(jax.tree.unflatten(structure, leaves)))
 
 
-def _growing_axes(own: jax.ShapeDtypeStruct, shorter: jax.ShapeDtypeStruct) -> tuple[int, ...]:
+def _growing_axes(full: jax.ShapeDtypeStruct, shorter: jax.ShapeDtypeStruct) -> tuple[int, ...]:
     """Return the axes whose sizes grow with the sequence: that of the tokens, and that of the keys if there is one."""
-    return tuple(n for n, sizes in enumerate(zip(own.shape, shorter.shape, strict=True)) if len(set(sizes)) == 2)
+    return tuple(n for n, sizes in enumerate(zip(full.shape, shorter.shape, strict=True)) if len(set(sizes)) == 2)
 
 
 def _append(x: Array, count: int, axes: tuple[int, ...]) -> Array:
@@ -199,5 +199,5 @@ def _are_close(x: Array, y: Array) -> bool:
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return bool((x == y).all())
     tolerance = float(jnp.finfo(x.dtype).eps) ** 0.5
-    one, other = (np.asarray(own, np.float64) for own in (x, y))
-    return np.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+    first, other = (np.asarray(array, np.float64) for array in (x, y))
+    return np.allclose(first, other, rtol=tolerance, atol=tolerance, equal_nan=True)

@@ -26,7 +26,7 @@ def apply(
     *,
     dropout_key: Array | None = None,
     edit: Mapping[str, Edit] | None = None,
-    **given: Unpack[ForwardInputs],
+    **arguments: Unpack[ForwardInputs],
 ) -> Float[Array, "..."]:
     """Return the output of a model: logits [*batch, T, V] of a language model, or the output of its head.
 
@@ -40,14 +40,14 @@ def apply(
         {"blocks/3/attention/output": jnp.zeros_like}. Each returns an array of the same shape and dtype, with which the
         forward pass continues. In a pattern, `*` stands for any characters. `points` lists the paths. Edited logits or
         weights of an attention are computed without a fused kernel.
-      given: padding, positions, a source to translate and so on; see `ForwardInputs`.
+      arguments: padding, positions, a source to translate and so on; see `ForwardInputs`.
 
     Raises:
-      TypeError: an unknown argument in `given`.
+      TypeError: an unknown argument.
       UserError: a mask that a token mixer would ignore; an edit that matches no point, or returns another shape.
       ValueError: inputs of the wrong type or width, or beyond `max_length`.
     """
-    return _run_edited(params, config, inputs, given, edit, dropout_key=dropout_key).output
+    return _run_edited(params, config, inputs, arguments, edit, dropout_key=dropout_key).output
 
 
 def apply_with_intermediates(
@@ -57,10 +57,10 @@ def apply_with_intermediates(
     *,
     dropout_key: Array | None = None,
     edit: Mapping[str, Edit] | None = None,
-    **given: Unpack[ForwardInputs],
+    **arguments: Unpack[ForwardInputs],
 ) -> tuple[Float[Array, "..."], Intermediates]:
     """Return the output of `apply`, and the intermediates, such as attention weights; `jit` removes unused ones."""
-    result = _run_edited(params, config, inputs, given, edit, dropout_key=dropout_key, return_intermediates=True)
+    result = _run_edited(params, config, inputs, arguments, edit, dropout_key=dropout_key, return_intermediates=True)
     assert result.intermediates is not None
     return result.output, result.intermediates
 
@@ -73,7 +73,7 @@ def activations_at(
     *,
     dropout_key: Array | None = None,
     edit: Mapping[str, Edit] | None = None,
-    **given: Unpack[ForwardInputs],
+    **arguments: Unpack[ForwardInputs],
 ) -> dict[str, PyTree]:
     """Return the activations of a forward pass at some points, by path, in the order of computation.
 
@@ -81,25 +81,27 @@ def activations_at(
 
     Args:
       at: paths of points, or patterns of paths, such as "blocks/*/attention/weights".
-      inputs, dropout_key, edit, given: as for `apply`.
+      inputs, dropout_key, edit, arguments: as for `apply`.
 
     Raises:
       UserError: a pattern that matches no point, and as for `apply`.
     """
     patterns = [at] if isinstance(at, str) else list(at)
-    result = _run_edited(params, config, inputs, given, edit, dropout_key=dropout_key, return_intermediates=True)
-    found = result.at_points()
+    result = _run_edited(params, config, inputs, arguments, edit, dropout_key=dropout_key, return_intermediates=True)
+    activations = result.at_points()
     for pattern in patterns:
-        if not fnmatch.filter(found, pattern):
-            raise unknown_point("at", pattern, list(found))
-    return {path: x for path, x in found.items() if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)}
+        if not fnmatch.filter(activations, pattern):
+            raise unknown_point("at", pattern, list(activations))
+    return {
+        path: x for path, x in activations.items() if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+    }
 
 
 def points(
-    params: Transformer, config: ModelConfig, inputs: Array, **given: Unpack[ForwardInputs]
+    params: Transformer, config: ModelConfig, inputs: Array, **arguments: Unpack[ForwardInputs]
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Return shape and dtype of the activation at every point of a forward pass, by path, without computing it."""
-    return _shapes_at_points(params, config, inputs, given, None)
+    return _shapes_at_points(params, config, inputs, arguments, None)
 
 
 def extend(
@@ -121,7 +123,7 @@ def extend(
         them all.
       edit: as for `apply`, for the activations of these tokens; the cache has their keys and values after the edits.
         Edits of `interpret` with `positions` count from the first token of the cache. Keys and values of
-        cross-attention, and what is within a token mixer without a decoding state, are no points.
+        cross-attention, and what is within a token mixer without a decoding state, are not points.
 
     Raises:
       ValueError: more tokens than the capacity of the cache.
@@ -136,7 +138,7 @@ def _run_edited(
     params: Transformer,
     config: ModelConfig,
     inputs: Array,
-    given: ForwardInputs,
+    arguments: ForwardInputs,
     edit: Mapping[str, Edit] | None,
     *,
     dropout_key: Array | None = None,
@@ -151,7 +153,7 @@ def _run_edited(
         params,
         config,
         inputs,
-        given,
+        arguments,
         dropout_key=dropout_key,
         cache=cache,
         return_intermediates=return_intermediates,
@@ -159,7 +161,7 @@ def _run_edited(
     )
     if edits is not None:
         result = result.replace(output=edits.apply("output", result.output, None))
-        edits.check_matched(lambda: list(_shapes_at_points(params, config, inputs, given, cache)))
+        edits.check_matched(lambda: list(_shapes_at_points(params, config, inputs, arguments, cache)))
     return result
 
 
@@ -167,7 +169,7 @@ def extend_edited(
     params: Transformer,
     config: ModelConfig,
     inputs: Array,
-    given: ForwardInputs,
+    arguments: ForwardInputs,
     cache: Cache,
     edits: Edits | None,
     *,
@@ -177,32 +179,34 @@ def extend_edited(
 
     Args:
       edits: edits of the call; points within a token mixer without a decoding state are edited for all tokens.
-      last_only: return the output of the last token of each sequence that is no padding, [*batch, V].
+      last_only: return the output of the last token of each sequence that is not padding, [*batch, V].
     """
-    own = None if edits is None else dataclasses.replace(edits.after(cache.used), edits_prefix=True)
-    is_edited = own is not None and own.reach("output")
-    result = run(params, config, inputs, given, cache=cache, last_only=last_only and not is_edited, edits=own)
+    later_edits = None if edits is None else dataclasses.replace(edits.after(cache.used), edits_prefix=True)
+    is_edited = later_edits is not None and later_edits.reach("output")
+    result = run(
+        params, config, inputs, arguments, cache=cache, last_only=last_only and not is_edited, edits=later_edits
+    )
     assert result.cache is not None
-    output = result.output if own is None else own.apply("output", result.output, None)
+    output = result.output if later_edits is None else later_edits.apply("output", result.output, None)
     if not last_only:
         return output, result.cache
-    return _last_output(output, given.get("valid")) if is_edited else output.squeeze(-2), result.cache
+    return _last_output(output, arguments.get("valid")) if is_edited else output.squeeze(-2), result.cache
 
 
 def _last_output(output: Float[Array, "*batch T V"], valid: Bool[Array, "*batch T"] | None) -> Float[Array, "*batch V"]:
-    """Return the output of the last token of each sequence that is no padding."""
+    """Return the output of the last token of each sequence that is not padding."""
     return jnp.take_along_axis(output, last_index(output.shape[:-1], valid)[..., None], axis=-2).squeeze(-2)
 
 
 def _shapes_at_points(
-    params: Transformer, config: ModelConfig, inputs: Array, given: ForwardInputs, cache: Cache | None
+    params: Transformer, config: ModelConfig, inputs: Array, arguments: ForwardInputs, cache: Cache | None
 ) -> dict[str, jax.ShapeDtypeStruct]:
     names: list[str] = []  # in the order of computation, which a traced dictionary does not keep
 
     def at_points() -> tuple[PyTree, ...]:
-        found = run(params, config, inputs, given, cache=cache, return_intermediates=True).at_points()
-        names[:] = found
-        return tuple(found.values())
+        activations = run(params, config, inputs, arguments, cache=cache, return_intermediates=True).at_points()
+        names[:] = activations
+        return tuple(activations.values())
 
     shapes = jax.eval_shape(at_points)
     return dict(zip(names, shapes, strict=True))

@@ -59,7 +59,9 @@ def run_layers(
     """
     configs, is_scanned = config.layer_configs, not isinstance(layers, tuple)
 
-    def run_block(own: ModelConfig, numbers: tuple[int, ...], carry: Carry, layer: Layer) -> tuple[Carry, LayerResult]:
+    def run_block(
+        block_config: ModelConfig, numbers: tuple[int, ...], carry: Carry, layer: Layer
+    ) -> tuple[Carry, LayerResult]:
         (x, carried), (params, index, state) = carry, layer
         layer_key = None if key is None else jax.random.fold_in(key, index)
         edits = None if context.edits is None else dataclasses.replace(context.edits, layers=numbers)
@@ -67,17 +69,17 @@ def run_layers(
         whole = None if prefix_context is None else prefix_context.replace(layer=index)
         params = all_gather_fsdp(params)
         wrap = functools.partial(rematerialise_branch, remat=remat, scanned=is_scanned)
-        x, intermediates, aux, state = block(params, own, x, layer_context, BlockCall(state, whole, wrap))
+        x, intermediates, aux, state = block(params, block_config, x, layer_context, BlockCall(state, whole, wrap))
         kept = intermediates if context.return_intermediates else None
         return (x, carried | aux.carried), (kept, aux.replace(intermediates={}, carried={}), state)
 
     numbers = _numbers(config, is_scanned) if context.edits is not None else [()] * config.layers
-    kinds = {(id(own), of): own for own, of in zip(configs, numbers, strict=True)}
+    kinds = {(id(block_config), of): block_config for block_config, of in zip(configs, numbers, strict=True)}
     by_kind = {
-        kind: rematerialise(_bind_config(run_block, own, kind[1]), remat, scanned=is_scanned)
-        for kind, own in kinds.items()
+        kind: rematerialise(_bind_config(run_block, block_config, kind[1]), remat, scanned=is_scanned)
+        for kind, block_config in kinds.items()
     }
-    functions = [by_kind[id(own), of] for own, of in zip(configs, numbers, strict=True)]
+    functions = [by_kind[id(block_config), of] for block_config, of in zip(configs, numbers, strict=True)]
     shared = shared_states(config, x.shape[:-2], x.shape[-2], x.dtype) if states is None else states.shared
     carry = config.residual.begin(x, config.layers), _initial_carry(configs, x) | shared
     run = _run_scanned if is_scanned else _run_unrolled
@@ -87,10 +89,10 @@ def run_layers(
 
 
 def _bind_config(
-    run_block: Callable[..., tuple[Carry, LayerResult]], own: ModelConfig, numbers: tuple[int, ...]
+    run_block: Callable[..., tuple[Carry, LayerResult]], block_config: ModelConfig, numbers: tuple[int, ...]
 ) -> LayerFunction:
     """Return the function of a layer with this config; `jax.checkpoint` needs plain functions."""
-    return lambda carry, layer: run_block(own, numbers, carry, layer)
+    return lambda carry, layer: run_block(block_config, numbers, carry, layer)
 
 
 def _numbers(config: ModelConfig, is_scanned: bool) -> list[tuple[int, ...]]:
@@ -101,11 +103,11 @@ def _numbers(config: ModelConfig, is_scanned: bool) -> list[tuple[int, ...]]:
 
 def _initial_carry(configs: Sequence[ModelConfig], x: Array) -> dict[str, Array]:
     """Return the values that components pass from layer to layer, as the first layer reads them."""
-    found: dict[str, Array] = {}
-    for own in {id(own): own for own in configs}.values():
-        for _, branch in own.branches():
-            found |= branch.initial_carry(x)
-    return found
+    carried: dict[str, Array] = {}
+    for block_config in {id(block_config): block_config for block_config in configs}.values():
+        for _, branch in block_config.branches():
+            carried |= branch.initial_carry(x)
+    return carried
 
 
 def shared_states(config: ModelConfig, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> dict[str, PyTree]:
@@ -130,14 +132,14 @@ def map_layers(function: MappedFunction, layers: Layers, config: ModelConfig) ->
     if isinstance(layers, tuple):
         blocks = cast(tuple[BlockParams, ...], layers)
         return tuple(
-            function(own, blocks[config.block_of_layer(layer)], (layer,), layer)
-            for layer, own in enumerate(config.layer_configs)
+            function(block_config, blocks[config.block_of_layer(layer)], (layer,), layer)
+            for layer, block_config in enumerate(config.layer_configs)
         )
     every = _numbers(config, is_scanned=True)
 
     def at_place(place: int, weights: BlockParams) -> PyTree:
-        own, numbers = config.layer_configs[place], every[place]
-        return jax.vmap(lambda block, layer: function(own, block, numbers, layer))(weights, jnp.array(numbers))
+        block_config, numbers = config.layer_configs[place], every[place]
+        return jax.vmap(lambda block, layer: function(block_config, block, numbers, layer))(weights, jnp.array(numbers))
 
     places = [at_place(place, weights) for place, weights in enumerate(_weights_by_place(layers, config))]
     return places[0] if len(places) == 1 else tuple(places)
@@ -166,10 +168,10 @@ def _run_unrolled(
         with jax.named_scope(f"block_{index}"):
             carry, result = function(carry, layer)
         results.append(result)
-    intermediates, found, states = zip(*results, strict=True) if results else ((), (), ())
+    intermediates, auxes, states = zip(*results, strict=True) if results else ((), (), ())
     add_axis = functools.partial(jax.tree.map, lambda x: jnp.asarray(x)[None])
-    stacked = [aux.replace(losses=add_axis(aux.losses), statistics=add_axis(aux.statistics)) for aux in found]
-    return carry, intermediates, _merge(stacked, range(len(found))), states
+    stacked = [aux.replace(losses=add_axis(aux.losses), statistics=add_axis(aux.statistics)) for aux in auxes]
+    return carry, intermediates, _merge(stacked, range(len(auxes))), states
 
 
 def _run_scanned(
@@ -182,8 +184,8 @@ def _run_scanned(
         params, indices, period_states = inputs
         results = []
         for place in range(period):
-            own = _shared_weights(weights, config, indices[place]) if is_shared else params[place]
-            layer = (own, indices[place], period_states and period_states[place])
+            layer_params = _shared_weights(weights, config, indices[place]) if is_shared else params[place]
+            layer = (layer_params, indices[place], period_states and period_states[place])
             carry, result = functions[place](carry, layer)
             results.append(result)
         return carry, tuple(results)
@@ -191,29 +193,29 @@ def _run_scanned(
     indices = jnp.arange(depth).reshape(depth // period, period)
     by_place = None if is_shared else _weights_by_place(weights, config)
     carry, results = jax.lax.scan(run_period, carry, (by_place, indices, states))
-    intermediates, found, states = zip(*results, strict=True)
+    intermediates, auxes, states = zip(*results, strict=True)
     if intermediates[0] is not None:
         single = [unstack(stacked) for stacked in intermediates]
         intermediates = tuple(single[index % period][index // period] for index in range(depth))
     places = [f"blocks/{place}" for place in range(period)] if isinstance(layers, Periods) else None
-    return carry, intermediates, _merge(found, places), states[0] if period == 1 else states
+    return carry, intermediates, _merge(auxes, places), states[0] if period == 1 else states
 
 
-def _merge(found: Sequence[Aux], places: Iterable[object] | None) -> Aux:
+def _merge(auxes: Sequence[Aux], places: Iterable[object] | None) -> Aux:
     """Merge the outputs of the layers of a period, [depth / period, ...] each: losses are added, statistics stacked.
 
     Args:
       places: path of the weights of each layer of the period; None if those of all layers are stacked.
     """
-    names = dict.fromkeys(name for aux in found for name in aux.losses)
-    losses = {name: [aux.losses[name].sum(0) for aux in found if name in aux.losses] for name in names}
+    names = dict.fromkeys(name for aux in auxes for name in aux.losses)
+    losses = {name: [aux.losses[name].sum(0) for aux in auxes if name in aux.losses] for name in names}
     return Aux(
         losses={name: functools.reduce(operator.add, values) for name, values in losses.items()},
-        statistics=_interleave([aux.statistics for aux in found]),
+        statistics=_interleave([aux.statistics for aux in auxes]),
         weights=(
-            _interleave([aux.weights for aux in found])
+            _interleave([aux.weights for aux in auxes])
             if places is None
-            else {f"{at}/{path}": x for at, aux in zip(places, found, strict=True) for path, x in aux.weights.items()}
+            else {f"{at}/{path}": x for at, aux in zip(places, auxes, strict=True) for path, x in aux.weights.items()}
         ),
     )
 
@@ -224,13 +226,16 @@ def _shared_weights(weights: BlockParams, config: ModelConfig, index: Int[Array,
     return jax.tree.map(operator.itemgetter(number), weights)
 
 
-def _interleave(found: Sequence[dict[str, PyTree]]) -> dict[str, PyTree]:
+def _interleave(by_place: Sequence[dict[str, PyTree]]) -> dict[str, PyTree]:
     """Merge values of the layers of a period, [depth / period, ...] each, in the order of the layers."""
-    if len(found) == 1:
-        return found[0]
+    if len(by_place) == 1:
+        return by_place[0]
 
     def merge(*values: Array) -> Array:
         return jnp.stack(values, axis=1).reshape(-1, *values[0].shape[1:])
 
-    names = dict.fromkeys(name for own in found for name in own)
-    return {name: jax.tree.map(merge, *[own[name] for own in found if name in own]) for name in names}
+    names = dict.fromkeys(name for place_values in by_place for name in place_values)
+    return {
+        name: jax.tree.map(merge, *[place_values[name] for place_values in by_place if name in place_values])
+        for name in names
+    }

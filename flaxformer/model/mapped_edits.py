@@ -29,7 +29,9 @@ def map_edits(edits: Edits | None) -> Edits | None:
     """
     if edits is None:
         return None
-    return dataclasses.replace(edits, functions={path: _MappedEdit(own) for path, own in edits.functions.items()})
+    return dataclasses.replace(
+        edits, functions={path: _MappedEdit(function) for path, function in edits.functions.items()}
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,8 +71,12 @@ def _of_prompt(call: Call) -> Callable[[EditArguments, PyTree, Array], PyTree]:
     def of_all(size: int, is_mapped: list[PyTree], edit: EditArguments, x: PyTree, prompt: Array) -> tuple:
         edit_is_mapped, x_is_mapped, is_over_prompts = is_mapped
         # A condition that is mapped repeats the arrays of an edit; they are equal.
-        edit = jax.tree.map(lambda leaf, own: leaf[0] if own else leaf, edit, edit_is_mapped)
-        x = jax.tree.map(lambda leaf, own: leaf if own else jnp.broadcast_to(leaf, (size, *leaf.shape)), x, x_is_mapped)
+        edit = jax.tree.map(lambda leaf, mapped: leaf[0] if mapped else leaf, edit, edit_is_mapped)
+        x = jax.tree.map(
+            lambda leaf, mapped: leaf if mapped else jnp.broadcast_to(leaf, (size, *leaf.shape)),
+            x,
+            x_is_mapped,
+        )
         if is_over_prompts:
             y = call(edit, x)
         else:  # over hypotheses or layers; the leading axis of what `call` gets is that of the prompts

@@ -45,13 +45,13 @@ class ModelOutput(Node):
         return dict(_points(self.intermediates, "")) | {"output": self.output}
 
 
-def _points(found: Intermediates, stack: str) -> Iterator[tuple[str, PyTree]]:
-    if found.encoder is not None:
-        yield from _points(found.encoder, f"{stack}encoder/")
-    yield f"{stack}embedded", found.embedded
-    for layer, block in enumerate(found.blocks):
+def _points(intermediates: Intermediates, stack: str) -> Iterator[tuple[str, PyTree]]:
+    if intermediates.encoder is not None:
+        yield from _points(intermediates.encoder, f"{stack}encoder/")
+    yield f"{stack}embedded", intermediates.embedded
+    for layer, block in enumerate(intermediates.blocks):
         for branch in ("attention", "cross_attention", "feed_forward"):
-            own = getattr(block, branch)
-            for name, x in ({} if own is None else own.at_points()).items():
+            activations = getattr(block, branch)
+            for name, x in ({} if activations is None else activations.at_points()).items():
                 yield f"{stack}blocks/{layer}/{branch}/{name}", x
-    yield f"{stack}final", found.final
+    yield f"{stack}final", intermediates.final

@@ -19,7 +19,7 @@ def read_prompt(
     config: ModelConfig,
     prompt: Int[Array, "*batch T"],
     valid: Bool[Array, "*batch T"],
-    given: PrefixInputs,
+    prefix_inputs: PrefixInputs,
     capacity: int,
     chunk: int | None = None,
     edits: Edits | None = None,
@@ -33,7 +33,7 @@ def read_prompt(
       edits: functions to apply at points; the caller checks that each has matched one.
     """
     batch, length = prompt.shape[:-1], prompt.shape[-1]
-    cache = new_cache(params, config, batch, length, edits=edits, **given)
+    cache = new_cache(params, config, batch, length, edits=edits, **prefix_inputs)
 
     def read(cache: Cache, tokens: Array, valid: Array) -> tuple[Cache, Array]:
         inputs: ForwardInputs = {"valid": valid, "prefix": jnp.full(batch, length)}

@@ -14,7 +14,7 @@ def check_prompt(
     valid: Bool[ArrayLike, "B T"] | None,
     steps: int,
     end: int | None,
-    given: PrefixInputs,
+    prefix_inputs: PrefixInputs,
 ) -> tuple[Int[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
     """Check the arguments of `generate`, and return the prompt, with 0 at padding, and the booleans `valid`.
 
@@ -23,7 +23,7 @@ def check_prompt(
     """
     if config.inputs.reads != "tokens" or config.head.predicts != "tokens":
         raise UserError(f"inputs are {config.inputs} and head is {config.head}; expected Tokens() and LanguageModel()")
-    if unknown := set(given) - set(PrefixInputs.__annotations__):
+    if unknown := set(prefix_inputs) - set(PrefixInputs.__annotations__):
         raise UserError(f"given are {sorted(unknown)}; expected only {', '.join(PrefixInputs.__annotations__)}")
     tokens = np.asarray(prompt)
     if tokens.ndim != 2 or 0 in tokens.shape:
@@ -37,7 +37,7 @@ def check_prompt(
         raise UserError(f"row {is_valid.any(-1).argmin()} of the prompt is only padding; expected at least one token")
     _check_ids("prompt", tokens, is_valid, config.vocabulary)
     _check_numbers(config, tokens.shape[1], steps, end)
-    _check_given(config, len(tokens), given)
+    _check_prefix_inputs(config, len(tokens), prefix_inputs)
     return np.where(is_valid, tokens, 0).astype(np.int32), is_valid
 
 
@@ -80,12 +80,15 @@ def _check_numbers(config: ModelConfig, length: int, steps: int, end: int | None
         )
 
 
-def _check_given(config: ModelConfig, rows: int, given: PrefixInputs) -> None:
-    arrays = {name: np.asarray(x) for name, x in given.items() if x is not None and not isinstance(x, ArrayIndex)}
+def _check_prefix_inputs(config: ModelConfig, rows: int, prefix_inputs: PrefixInputs) -> None:
+    arrays = {
+        name: np.asarray(x) for name, x in prefix_inputs.items() if x is not None and not isinstance(x, ArrayIndex)
+    }
     for name, x in arrays.items():
         if x.shape[:1] != (rows,):
             raise UserError(f"{name} has shape {x.shape}; expected {rows} rows, one per prompt")
     encoder = config.encoder
     if "source" in arrays and encoder is not None and encoder.inputs.reads == "tokens":
-        source = arrays["source"]
-        _check_ids("source", source, arrays.get("source_valid", np.ones(source.shape, bool)), encoder.vocabulary)
+        encoder_inputs = arrays["source"]
+        source_valid = arrays.get("source_valid", np.ones(encoder_inputs.shape, bool))
+        _check_ids("source", encoder_inputs, source_valid, encoder.vocabulary)

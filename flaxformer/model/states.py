@@ -17,7 +17,7 @@ from flaxformer.system.errors import UserError
 
 
 def empty_states(params: Transformer, config: ModelConfig, batch: tuple[int, ...], capacity: int) -> States:
-    """Return the states for `capacity` tokens per sequence, without those of cross-attention.
+    """Return the states for `capacity` tokens per sequence, without the states of cross-attention.
 
     Raises:
       ValueError: a branch without a decoding state passes values to later layers.
@@ -28,9 +28,13 @@ def empty_states(params: Transformer, config: ModelConfig, batch: tuple[int, ...
         return jnp.result_type(jnp.bfloat16, *jax.tree.leaves(getattr(block, name))[:1], *outer)
 
     def empty_state(
-        own: ModelConfig, block: BlockParams, numbers: tuple[int, ...], layer: int | Int[Array, ""]
+        block_config: ModelConfig, block: BlockParams, numbers: tuple[int, ...], layer: int | Int[Array, ""]
     ) -> BlockState:
-        readers = {name: branch for name, branch in own.branches() if branch.reads_others and name != "cross_attention"}
+        readers = {
+            name: branch
+            for name, branch in block_config.branches()
+            if branch.reads_others and name != "cross_attention"
+        }
         return BlockState(
             **{
                 name: _state(branch, getattr(block, name), batch, capacity, dtype_of(block, name), config.d_model)

@@ -40,7 +40,7 @@ def new_cache(
     capacity: int,
     *,
     edits: Edits | None = None,
-    **given: Unpack[ForwardInputs],
+    **arguments: Unpack[ForwardInputs],
 ) -> Cache:
     """Return an empty cache for `capacity` tokens per sequence; it has the keys and values of cross-attention.
 
@@ -49,14 +49,14 @@ def new_cache(
     Args:
       batch: leading axes of the sequences.
       edits: functions to apply in the encoder, and to keys and values of cross-attention.
-      given: source or memory of the model, and other arguments of `apply`.
+      arguments: source or memory of the model, and other arguments of `apply`.
 
     Raises:
       UserError: a model that is not causal, or a capacity above its max_length.
     """
-    check_inputs(config, given)
+    check_inputs(config, arguments)
     check_decodable(config, capacity)
-    memory, memory_valid, _ = _memory(params, config, given, {"edits": edits})
+    memory, memory_valid, _ = _memory(params, config, arguments, {"edits": edits})
     context = stack_context(config, memory=memory, memory_valid=memory_valid, edits=edits)
     context = context.for_branch("cross_attention")
     states = empty_states(params, config, batch, capacity)
@@ -64,18 +64,18 @@ def new_cache(
     has_capacity = grows(states, larger) or any(mixer.reads_mask for mixer in config.mixers.values())
 
     def source_state(
-        own: ModelConfig, block: BlockParams, numbers: tuple[int, ...], layer: int | Int[Array, ""]
+        block_config: ModelConfig, block: BlockParams, numbers: tuple[int, ...], layer: int | Int[Array, ""]
     ) -> BlockState:
         layer_edits = None if context.edits is None else dataclasses.replace(context.edits, layers=numbers)
         own_context = context.replace(layer=layer, edits=layer_edits)
         return BlockState(
-            cross_attention=own.cross.source_state(block.cross_attention, memory, memory_valid, own_context)
+            cross_attention=block_config.cross.source_state(block.cross_attention, memory, memory_valid, own_context)
         )
 
     layers = states.layers
     if memory is not None:
         layers = jax.tree.map(
-            lambda state, source: state.replace(cross_attention=source.cross_attention),
+            lambda state, with_memory: state.replace(cross_attention=with_memory.cross_attention),
             layers,
             map_layers(source_state, params.blocks, config),
             is_leaf=is_block_state,
@@ -113,7 +113,7 @@ def run(
     params: Transformer,
     config: ModelConfig,
     inputs: Array,
-    given: ForwardInputs,
+    arguments: ForwardInputs,
     *,
     cache: Cache | None = None,
     table: Array | None = None,
@@ -123,28 +123,28 @@ def run(
     """Run a forward pass; `model.apply` and `model.extend` are the public functions for it.
 
     Args:
-      given: padding, positions, a source and so on; see `ForwardInputs`.
+      arguments: padding, positions, a source and so on; see `ForwardInputs`.
       cache: decoding state; the inputs follow its tokens.
       table: embedding table of the decoder, for an encoder that shares it.
-      last_only: return the output only for the last token of each sequence that is no padding, [*batch, 1, …].
+      last_only: return the output only for the last token of each sequence that is not padding, [*batch, 1, …].
       settings: see `PassSettings`.
 
     Raises:
-      TypeError: an unknown argument in `given`.
+      TypeError: an unknown argument.
       UserError: a mask that a mixer would ignore.
     """
-    check_inputs(config, given)
+    check_inputs(config, arguments)
     params, key, rows = all_gather_fsdp(params), settings.get("dropout_key"), settings.get("rows")
     keys = {name: None if key is None else fold_in_name(key, name) for name in ("embedding", "blocks", "head")}
     keeps, offset = settings.get("return_intermediates", False), None if cache is None else cache.used
     if cache is None:
-        memory, memory_valid, encoder = _memory(params, config, given, settings)
+        memory, memory_valid, encoder = _memory(params, config, arguments, settings)
     else:
         memory, memory_valid, encoder = None, cache.memory_valid, None
-        cache, positions = append_inputs(cache, config, inputs, given)
-        given = {**given, "positions": positions}
+        cache, positions = append_inputs(cache, config, inputs, arguments)
+        arguments = {**arguments, "positions": positions}
     with jax.named_scope("embedding"):
-        x, context = _embedded(params, config, inputs, given, table, cache, offset, memory, memory_valid)
+        x, context = _embed_inputs(params, config, inputs, arguments, table, cache, offset, memory, memory_valid)
         context = context.replace(training=key is not None, rows=rows, return_intermediates=keeps)
         # The points of the stack and of its blocks are edited; a norm or a head has none.
         edited = context.replace(edits=settings.get("edits"))
@@ -162,21 +162,23 @@ def run(
         )
     parts = {"blocks": aux, "embedding_norm": first, "final_norm": last, "head": head}
     parts |= {} if encoder is None else {"encoder": encoder.aux}
-    source = None if encoder is None else encoder.intermediates
+    encoder_intermediates = None if encoder is None else encoder.intermediates
     return ModelOutput(
         output=output,
         aux=functools.reduce(Aux.merge, (part.within(name) for name, part in parts.items())),
         cache=None if cache is None else cache.replace(layers=states.layers, shared=states.shared),
-        intermediates=Intermediates(embedded, tuple(filter(None, blocks or ())), final, source) if keeps else None,
+        intermediates=Intermediates(embedded, tuple(filter(None, blocks or ())), final, encoder_intermediates)
+        if keeps
+        else None,
         projection=projection,
     )
 
 
-def _embedded(
+def _embed_inputs(
     params: Transformer,
     config: ModelConfig,
     inputs: Array,
-    given: ForwardInputs,
+    arguments: ForwardInputs,
     table: Array | None,
     cache: Cache | None,
     offset: Int[Array, ""] | None,
@@ -187,12 +189,12 @@ def _embedded(
 
     With a cache, which has been advanced by the inputs, they follow `offset` earlier tokens, whose positions it holds.
     """
-    given_positions, valid = positions_of_call(given), given.get("valid")
+    given_positions, valid = positions_of_call(arguments), arguments.get("valid")
     earlier = None if cache is None else cache.positions
     if valid is not None and config.inputs.reads == "vectors":  # NaN there would reach the gradient of their map
         inputs = jnp.where(valid[..., None] | jnp.isfinite(inputs), inputs, 0)
     x, positions = embed(
-        params.embedding, params.positions, config, inputs, given_positions, given.get("token_types"), table
+        params.embedding, params.positions, config, inputs, given_positions, arguments.get("token_types"), table
     )
     if valid is not None:  # times a gradient of 0, a NaN in padding would still be one
         x = jnp.where(valid[..., None] | jnp.isfinite(x), x, 0)
@@ -206,7 +208,7 @@ def _embedded(
         query_positions=positions,
         key_positions=key_positions,
         given_positions=None if given_positions is None else (given_positions, key_positions),
-        mask=self_attention_mask(config, given, cache, 0 if offset is None else offset),
+        mask=self_attention_mask(config, arguments, cache, 0 if offset is None else offset),
         bias=config.positions.bias(
             params.positions, positions, key_positions, config.sizes.get("heads", 1), is_bidirectional
         ),
@@ -227,27 +229,31 @@ def _table(params: Transformer) -> Array | None:
 
 
 def _memory(
-    params: Transformer, config: ModelConfig, given: ForwardInputs, settings: PassSettings
+    params: Transformer, config: ModelConfig, arguments: ForwardInputs, settings: PassSettings
 ) -> tuple[Array | None, Array | None, ModelOutput | None]:
     """Return the memory of cross-attention, its `valid`, and the output of the encoder if it runs."""
-    memory, source = given.get("memory"), given.get("source")
-    check_memory(config, given)
+    memory, source = arguments.get("memory"), arguments.get("source")
+    check_memory(config, arguments)
     if source is None or memory is not None:
-        return memory, given.get("memory_valid"), None
-    encoder = _run_encoder(params, config, given, settings)
-    return encoder.output, given.get("source_valid"), encoder
+        return memory, arguments.get("memory_valid"), None
+    encoder = _run_encoder(params, config, arguments, settings)
+    return encoder.output, arguments.get("source_valid"), encoder
 
 
-def _run_encoder(params: Transformer, config: ModelConfig, given: ForwardInputs, settings: PassSettings) -> ModelOutput:
+def _run_encoder(
+    params: Transformer, config: ModelConfig, arguments: ForwardInputs, settings: PassSettings
+) -> ModelOutput:
     """Run the encoder on the source."""
-    source, key, edits = given.get("source"), settings.get("dropout_key"), settings.get("edits")
-    if params.encoder is None or config.resolved_encoder is None or source is None:
+    encoder_inputs, key, edits = arguments.get("source"), settings.get("dropout_key"), settings.get("edits")
+    if params.encoder is None or config.resolved_encoder is None or encoder_inputs is None:
         raise ValueError("the config has no encoder or no source is given; expected both")
-    own: PassSettings = {
+    encoder_settings: PassSettings = {
         **settings,
         "dropout_key": None if key is None else fold_in_name(key, "encoder"),
         "edits": None if edits is None else dataclasses.replace(edits, stack="encoder/"),
     }
-    inputs: ForwardInputs = {"valid": given.get("source_valid"), "positions": given.get("source_positions")}
+    inputs: ForwardInputs = {"valid": arguments.get("source_valid"), "positions": arguments.get("source_positions")}
     with jax.named_scope("encoder"):
-        return run(params.encoder, config.resolved_encoder, source, inputs, table=_table(params), **own)
+        return run(
+            params.encoder, config.resolved_encoder, encoder_inputs, inputs, table=_table(params), **encoder_settings
+        )

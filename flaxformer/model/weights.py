@@ -43,8 +43,8 @@ def init(key: Array, config: ModelConfig, layout: Layout = "unrolled") -> Transf
 
 
 def _check_used(config: ModelConfig) -> None:
-    if config.unused is not None:
-        raise UserError(config.unused)
+    if config.unused_part is not None:
+        raise UserError(config.unused_part)
 
 
 def _draw(key: Array, config: ModelConfig) -> Transformer:
@@ -76,8 +76,8 @@ def stack_as(tree: Transformer, like: Transformer) -> Transformer:
 
 def stack_like(tree: Transformer, params: Transformer) -> Transformer:
     """Return a tree over unrolled layers in the layout of `params`; layers stacked there have equal values."""
-    own, other = tree.encoder, params.encoder
-    encoder = None if own is None or other is None else stack_like(own, other)
+    tree_encoder, other = tree.encoder, params.encoder
+    encoder = None if tree_encoder is None or other is None else stack_like(tree_encoder, other)
     stacked, layers = params.blocks, tree.blocks
     if isinstance(stacked, Periods):
         return tree.replace(blocks=Periods(blocks=layers[: len(stacked.blocks)]), encoder=encoder)

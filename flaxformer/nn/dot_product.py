@@ -59,7 +59,7 @@ def dot_product_attention(
     _check_shapes(query, key, value, implementation)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     call = AttentionCall(query, key, value, mask, bias, scale, logit_cap)
-    return attention(call) if implementation == "auto" else attention.named(implementation, call)(call)
+    return attention(call) if implementation == "auto" else attention.select(implementation, call)(call)
 
 
 @with_formulations("attention to a cache", packed.FORMULATIONS)

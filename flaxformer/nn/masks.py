@@ -127,8 +127,8 @@ class Window(Mask):
         if self.query is None or self.key is None:
             raise ValueError("Window has the positions of either queries or keys; expected both, or neither")
         if (self.query.shape[-1], self.key.shape[-1]) != (queries, keys):
-            found = f"{self.query.shape} and {self.key.shape}"
-            raise ValueError(f"Window has positions of shapes {found}; expected last axes of {queries} and {keys}")
+            shapes = f"{self.query.shape} and {self.key.shape}"
+            raise ValueError(f"Window has positions of shapes {shapes}; expected last axes of {queries} and {keys}")
 
     def tile(self, queries: Span, keys: Span) -> Bool[Array, "*batch T S"]:
         if self.query is None or self.key is None:

@@ -110,12 +110,12 @@ def _first_distances(exact: int, far: int, max_distance: int) -> list[int]:
 
     Integer arithmetic is exact; a logarithm could be rounded to either side of a boundary.
     """
-    found, distance = [], exact
+    distances, distance = [], exact
     for k in range(1, far):
         while distance**far * exact**k < max_distance**k * exact**far:
             distance += 1
-        found.append(distance)
-    return found
+        distances.append(distance)
+    return distances
 
 
 def relative_positions(
@@ -128,7 +128,7 @@ def relative_positions(
 def token_positions(
     valid: Bool[Array, "*batch T"], earlier: Int[Array, "*batch"] | None = None
 ) -> Int[Array, "*batch T"]:
-    """Return the position of each token: the number of tokens before it that are no padding.
+    """Return the position of each token: the number of tokens before it that are not padding.
 
     Padding has the position of the last token before it, or 0.
 

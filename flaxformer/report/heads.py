@@ -1,4 +1,4 @@
-"""Numbers per head and per depth among the metrics of a study, as `flaxformer.interpret.named` calls them."""
+"""Numbers per head and per depth among the metrics of a study, as `flaxformer.interpret.name_scalars` calls them."""
 
 import dataclasses
 import re

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flaxformer.store.rows import Row
-from flaxformer.system.digests import read_anew
+from flaxformer.system.digests import read_again
 from flaxformer.system.errors import UserError
 
 CONTROL = re.compile(
@@ -26,7 +26,7 @@ def check_file_name(group: str) -> str:
     return group
 
 
-@read_anew
+@read_again
 def check_characters(path: Path) -> None:
     """Raise UserError if a file of JSON holds a text that a terminal would obey, or that is none."""
     if found := CONTROL.search(path.read_bytes()):

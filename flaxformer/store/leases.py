@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from flaxformer.system.digests import read_anew
+from flaxformer.system.digests import read_again
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
 from flaxformer.system.json_reader import parse_json
@@ -70,7 +70,7 @@ def expiry(lease: Lease, heartbeat: float = HEARTBEAT) -> float:
     return EXPIRY * (own if isinstance(own, int | float) and 0 < own <= 3600 else heartbeat)
 
 
-@read_anew
+@read_again
 def read_lease(path: Path) -> Lease | None:
     """Read a lease file; None if it does not exist. An unreadable one counts as a lease on all trials of its group."""
     group = NAME.fullmatch(path.name)

@@ -13,7 +13,7 @@ import polars as pl
 
 from flaxformer.store.rows import COLUMNS, CURVE
 from flaxformer.system import digests
-from flaxformer.system.digests import DamagedError, JsonObject, digest, read_anew
+from flaxformer.system.digests import DamagedError, JsonObject, digest, read_again
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import write_atomically
 
@@ -160,7 +160,7 @@ FileVersion = tuple[int, int, int]
 """Number, size and time of a file, which differ after the file is replaced."""
 
 
-@read_anew
+@read_again
 def _version_at(path: Path) -> FileVersion:
     """Version of the file that is there now; a network file system looks it up anew when a file is opened."""
     with path.open("rb") as file:
@@ -171,7 +171,7 @@ def _version(about: os.stat_result) -> FileVersion:
     return about.st_ino, about.st_size, about.st_mtime_ns
 
 
-@read_anew
+@read_again
 def check_table(path: Path) -> FileVersion:
     """Check the digest of a Parquet file, of which one part after another is in memory.
 

@@ -40,10 +40,10 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.files import (
     flush,
     lock_folder,
+    lock_if_unchanged,
     make_folder,
     refresh,
     set_aside,
-    unchanged,
     write_atomically,
 )
 from flaxformer.system.links import DEEPEST, check_file, check_folder, check_places, output_folder
@@ -280,7 +280,7 @@ class Store:
             if rows:  # a full disk may have left a file of lines without a row
                 records.write_table(parquet, list(rows.values()))
             for path, size in sizes.items():
-                with unchanged(path, size) as is_merged:  # else its owner, long silent, has added a row
+                with lock_if_unchanged(path, size) as is_merged:  # else its owner, long silent, has added a row
                     if is_merged and path.relative_to(self.root).as_posix() in self.corrupt_files:
                         self.set_aside(path, "")
                     elif is_merged:

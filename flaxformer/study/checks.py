@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from flaxformer.system.errors import UserError, shown
+from flaxformer.system.errors import UserError, quote
 from flaxformer.system.wording import check_text
 
 LONGEST = 200
@@ -13,7 +13,7 @@ LONGEST = 200
 def check_name(name: str) -> None:
     """Raise UserError if a name is not valid for a folder, or too long for one on a usual file system."""
     if len(name) > LONGEST:
-        raise UserError(f"study name is {shown(name)}; expected at most {LONGEST} characters (it names a folder)")
+        raise UserError(f"study name is {quote(name)}; expected at most {LONGEST} characters (it names a folder)")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise UserError(f"study name is '{name}'; expected letters, digits, '_', '-' and '.' (it names a folder)")
 

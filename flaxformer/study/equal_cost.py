@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from flaxformer.core.paths import get_at, replace_at
 from flaxformer.system.arguments import check_arguments
-from flaxformer.system.errors import UserError, did_you_mean, shown
+from flaxformer.system.errors import UserError, did_you_mean, quote
 from flaxformer.system.wording import count_of, with_prefix
 from flaxformer.training.cost import parameter_counts, run_cost
 from flaxformer.training.run import Run
@@ -74,7 +74,7 @@ class EqualCost:
         check_arguments(self)
         if self.quantity not in QUANTITIES:
             raise UserError(
-                f"compare is at equal {shown(self.quantity)}{did_you_mean(self.quantity, list(QUANTITIES))}"
+                f"compare is at equal {quote(self.quantity)}{did_you_mean(self.quantity, list(QUANTITIES))}"
             )
         paths = (self.adjust,) if isinstance(self.adjust, str) else tuple(self.adjust)
         object.__setattr__(self, "adjust", tuple(filter(None, paths)) or (QUANTITIES[self.quantity].adjust,))
@@ -95,7 +95,7 @@ class EqualCost:
         texts = [f"equal {name}" for name in QUANTITIES]
         if not isinstance(given, str) or given not in texts:
             hint = did_you_mean(given, texts) if isinstance(given, str) else f"; expected one of {texts}, or EqualCost"
-            raise UserError(f"compare is {shown(given)}{hint}")
+            raise UserError(f"compare is {quote(given)}{hint}")
         return cls(given.removeprefix("equal "))
 
     def check_axes(self, paths: Mapping[str, Sequence[str]]) -> None:

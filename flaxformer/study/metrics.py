@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from flaxformer.study.divergence import TEST, is_test_metric, on_validation
 from flaxformer.study.halving import Goal, is_accuracy
-from flaxformer.system.errors import UserError, did_you_mean, shown
+from flaxformer.system.errors import UserError, did_you_mean, quote
 from flaxformer.tasks.evaluations import ERROR
 from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.run import Run
@@ -35,11 +35,11 @@ def check_metric(metric: str, run: Run, has_measure: bool) -> None:
     known = metrics_of(run)
     if metric not in known and not has_measure:
         if len(known) > len(METRICS):
-            raise UserError(f"metric is {shown(metric)}{did_you_mean(metric, known)}")
-        raise UserError(f"metric is {shown(metric)}; expected {' or '.join(METRICS)}, or a number of measure's")
+            raise UserError(f"metric is {quote(metric)}{did_you_mean(metric, known)}")
+        raise UserError(f"metric is {quote(metric)}; expected {' or '.join(METRICS)}, or a number of measure's")
     if is_accuracy(metric) and not run.model.head.has_accuracy:
         kind, loss = type(run.model.head).__name__, metric.replace("accuracy", "loss")
-        raise UserError(f"metric is {shown(metric)}, which {kind} has not; expected {loss}")
+        raise UserError(f"metric is {quote(metric)}, which {kind} has not; expected {loss}")
 
 
 def check_axis_names(names: Collection[str], run: Run) -> None:
@@ -85,6 +85,6 @@ def check_test_metric(metric: str, **choices: object) -> None:
     for name, value in choices.items():
         if is_test_metric(metric) and value is not None:
             raise UserError(
-                f"metric is {shown(metric)} and {name} is {value!r}, which chooses by the metric; expected "
+                f"metric is {quote(metric)} and {name} is {value!r}, which chooses by the metric; expected "
                 f"{on_validation(metric)}, so that the test data decide nothing"
             )

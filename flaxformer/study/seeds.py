@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from flaxformer.system.errors import UserError, shown
+from flaxformer.system.errors import UserError, quote
 
 LAST = 2**31 - 1
 MOST = 1_000_000
@@ -13,7 +13,7 @@ def check_seeds(seeds: Sequence[int]) -> None:
     """Raise UserError if there are no seeds, or if seeds repeat or are not valid."""
     if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, int) and 0 <= s <= LAST for s in seeds):
         raise UserError(
-            f"seeds are {shown(seeds)}; expected at least one, all different, whole numbers from 0 to 2³¹ − 1"
+            f"seeds are {quote(seeds)}; expected at least one, all different, whole numbers from 0 to 2³¹ − 1"
         )
 
 
@@ -27,7 +27,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     parts = [re.fullmatch(r"\s*([0-9]{1,10})\s*(?::\s*([0-9]{1,10})\s*)?", part) for part in ranges.split(",")]
     if not all(parts):
         raise UserError(
-            f"seeds is {shown(text)}; expected a number N for 0 to N − 1, A:B for A to B − 1, or a list such as "
+            f"seeds is {quote(text)}; expected a number N for 0 to N − 1, A:B for A to B − 1, or a list such as "
             "3,5,10:12"
         )
     found: list[int] = []
@@ -35,11 +35,11 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         first = int(match[1])
         last = first + 1 if match[2] is None else int(match[2])
         if last > LAST + 1 or last - first > MOST:
-            raise UserError(f"seeds is {shown(text)}; expected at most {MOST:,} seeds, each at most {LAST:,}")
+            raise UserError(f"seeds is {quote(text)}; expected at most {MOST:,} seeds, each at most {LAST:,}")
         found += range(first, last)
     if len(set(found)) < len(found) or not found:
         what = "a seed twice" if found else "no seed"
         raise UserError(
-            f"seeds is {shown(text)}, which names {what}; expected at least one, all different, such as 4 or 3,5,8"
+            f"seeds is {quote(text)}, which names {what}; expected at least one, all different, such as 4 or 3,5,8"
         )
     return tuple(found)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union
 
-from flaxformer.system.errors import UserError, did_you_mean, shown
+from flaxformer.system.errors import UserError, did_you_mean, quote
 
 MOST_ITEMS = 1_000_000
 """Largest number of items of an argument that is a sequence."""
@@ -51,7 +51,7 @@ def check_arguments(declaration: Any) -> None:
     kind = type(declaration)
     for field in dataclasses.fields(declaration):
         value = getattr(declaration, field.name)
-        checked = _checked(f"{kind.__name__}: {field.name}", value, hints_of(kind)[field.name])
+        checked = _check_value(f"{kind.__name__}: {field.name}", value, hints_of(kind)[field.name])
         if checked is not value:
             object.__setattr__(declaration, field.name, checked)
 
@@ -66,17 +66,17 @@ def check_call(function: Callable[P, T]) -> Callable[P, T]:
     name = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
-    def checked(*arguments: P.args, **options: P.kwargs) -> T:
+    def check_and_call(*arguments: P.args, **options: P.kwargs) -> T:
         bound, hints = signature.bind(*arguments, **options), hints_of(function)
         for argument, value in bound.arguments.items():
             if argument in hints:
-                bound.arguments[argument] = _checked(f"{name}: {argument}", value, hints[argument])
+                bound.arguments[argument] = _check_value(f"{name}: {argument}", value, hints[argument])
         return function(*bound.args, **bound.kwargs)
 
-    return checked
+    return check_and_call
 
 
-def _checked(where: str, value: object, hint: object) -> object:
+def _check_value(where: str, value: object, hint: object) -> object:
     """Return the value, converted if its type needs it.
 
     Raises:
@@ -92,7 +92,7 @@ def _checked(where: str, value: object, hint: object) -> object:
     if (words := next((kind for kind in kinds if _origin(kind) is Literal), None)) and isinstance(value, str):
         names = [name for name in typing.get_args(words) if isinstance(name, str)]
         if value not in names and str not in kinds:
-            raise UserError(f"{where} is {shown(value)}{did_you_mean(value[:100], names)}")
+            raise UserError(f"{where} is {quote(value)}{did_you_mean(value[:100], names)}")
     if wrong := _mismatch(where, value, hint):
         place, part, expected = wrong
         raise UserError(f"{place} is {_text(part)}; expected {expected}")
@@ -114,9 +114,9 @@ Mismatch = tuple[str, object, str]
 
 def _nearest(where: str, value: object, hint: object, wrong: Sequence[Mismatch | None]) -> Mismatch:
     """Return the mismatch of the alternative that agrees outside a part; without one, that of the whole value."""
-    found = [one for one in wrong if one is not None]
-    whole = next((one for one in found if "64 bits" in one[2]), (where, value, _described(hint)))
-    return next((one for one in found if one[0] != where), whole)
+    mismatches = [mismatch for mismatch in wrong if mismatch is not None]
+    whole = next((mismatch for mismatch in mismatches if "64 bits" in mismatch[2]), (where, value, _describe(hint)))
+    return next((mismatch for mismatch in mismatches if mismatch[0] != where), whole)
 
 
 def _mismatch(where: str, value: object, hint: object) -> Mismatch | None:
@@ -140,26 +140,26 @@ def _mismatch(where: str, value: object, hint: object) -> Mismatch | None:
         holds = callable(value)
     else:
         holds = origin is Any or not isinstance(origin, type) or isinstance(value, origin)
-    return None if holds else (where, value, _described(hint))
+    return None if holds else (where, value, _describe(hint))
 
 
 def _sequence_mismatch(where: str, value: object, hint: object) -> Mismatch | None:
     inner = typing.get_args(hint)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        return where, value, _described(hint)
+        return where, value, _describe(hint)
     kind = inner[0] if inner else object
     return next(filter(None, (_mismatch(f"{where}[{n}]", item, kind) for n, item in enumerate(value))), None)
 
 
 def _mapping_mismatch(where: str, value: object, hint: object) -> Mismatch | None:
     if not isinstance(value, _origin(hint)):
-        return where, value, _described(hint)
+        return where, value, _describe(hint)
     assert isinstance(value, Mapping)
     key_hint, value_hint = typing.get_args(hint) or (object, object)
     for key, item in value.items():
         if _mismatch(where, key, key_hint):
-            return f"{where}: a key", key, _described(key_hint)
-        if wrong := _mismatch(f"{where}[{shown(key)}]", item, value_hint):
+            return f"{where}: a key", key, _describe(key_hint)
+        if wrong := _mismatch(f"{where}[{quote(key)}]", item, value_hint):
             return wrong
     return None
 
@@ -172,11 +172,11 @@ def _origin(hint: object) -> Any:
     return typing.get_origin(hint) or hint
 
 
-def _described(hint: object, is_plural: bool = False) -> str:
+def _describe(hint: object, is_plural: bool = False) -> str:
     """An annotation in words, such as "a list of texts, or None"."""
     kinds = _alternatives(hint)
     if len(kinds) > 1:
-        *first, last = dict.fromkeys(_described(kind, is_plural) for kind in kinds)
+        *first, last = dict.fromkeys(_describe(kind, is_plural) for kind in kinds)
         return f"{', '.join(first)} or {last}" if first else last
     origin, inner = _origin(hint), typing.get_args(hint)
     if origin is Literal:
@@ -184,14 +184,14 @@ def _described(hint: object, is_plural: bool = False) -> str:
     if origin in NAMES:
         return NAMES[origin][is_plural]
     if origin is Sequence or origin is tuple:
-        items = f" of {_described(inner[0], is_plural=True)}" if inner else ""
+        items = f" of {_describe(inner[0], is_plural=True)}" if inner else ""
         return f"{'lists' if is_plural else 'a list'}{items}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"{'dicts' if is_plural else 'a dict'}{' {' + ': '.join(map(_described, inner)) + '}' if inner else ''}"
+        return f"{'dicts' if is_plural else 'a dict'}{' {' + ': '.join(map(_describe, inner)) + '}' if inner else ''}"
     if origin is Callable:
         return "functions" if is_plural else "a function"
     return getattr(origin, "__name__", "any value")
 
 
 def _text(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else shown(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else quote(value)

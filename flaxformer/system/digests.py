@@ -39,14 +39,14 @@ class FormError(DamagedError):
     """The data are those that were written, and not of the form that is expected."""
 
 
-def read_anew(read: Callable[P, T]) -> Callable[P, T]:
+def read_again(read: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that reads a file, so that it begins again if the file is replaced or removed meanwhile.
 
     A network file system may then report a stale handle (ESTALE), where a local one would go on with the old content.
     """
 
     @functools.wraps(read)
-    def repeated(*arguments: P.args, **options: P.kwargs) -> T:
+    def repeat(*arguments: P.args, **options: P.kwargs) -> T:
         for _ in range(READS - 1):
             try:
                 return read(*arguments, **options)
@@ -55,7 +55,7 @@ def read_anew(read: Callable[P, T]) -> Callable[P, T]:
                     raise
         return read(*arguments, **options)
 
-    return repeated
+    return repeat
 
 
 def digest(data: bytes | memoryview, size: int = 8) -> str:
@@ -97,7 +97,7 @@ def append_line(path: Path, row: Mapping[str, object]) -> None:
         os.close(file)
 
 
-@read_anew
+@read_again
 def read_or_empty(path: Path) -> bytes:
     """The content of a file; nothing if there is none, if it is removed meanwhile, or if it is not a file."""
     try:
@@ -106,9 +106,9 @@ def read_or_empty(path: Path) -> bytes:
         return b""
 
 
-@read_anew
+@read_again
 def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
-    """The rows of a file's whole lines, and what is wrong with the lines that are no rows.
+    """The rows of a file's whole lines, and what is wrong with the lines that are not rows.
 
     A last line without its end was cut short by a kill and does not count.
     """
@@ -188,7 +188,7 @@ def write_document(path: Path, data: JsonObject) -> None:
     write_atomically(path, document(data))
 
 
-@read_anew
+@read_again
 def read_document(path: Path) -> JsonObject:
     """Read a document that `write_document` wrote.
 
@@ -213,10 +213,10 @@ def parse_document(text: bytes) -> JsonObject:
         raise DamagedError(str(error)) from None
     if not isinstance(data, dict):
         raise DamagedError(f"it is a {type(data).__name__}")
-    own = data.pop("digest", None)
-    if own is None:
+    digest = data.pop("digest", None)
+    if digest is None:
         raise DamagedError("it has no digest")
-    if own != _digest_of(data):
+    if digest != _digest_of(data):
         raise DamagedError("its digest differs")
     return data
 

@@ -1,11 +1,11 @@
-"""The error that a user can mend, and the suggestion that ends its message."""
+"""The error that a user can correct, and the suggestion that ends its message."""
 
 import difflib
 from collections.abc import Collection
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend; the command line prints its message alone and exits with code 2."""
+    """A mistake that the user can correct; the command line prints its message alone and exits with code 2."""
 
 
 SHOWN = 100
@@ -14,7 +14,7 @@ FEW = 8
 """Number of names up to which a message lists them all."""
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Return a value as a message quotes it: its representation, shortened to `SHOWN` characters."""
     if isinstance(value, int) and abs(value) >= 10**SHOWN:
         return f"an integer of {value.bit_length()} bits"

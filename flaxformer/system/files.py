@@ -75,7 +75,7 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0, only_removes: b
     Args:
       doing: activity of the process, for the error message of another one.
       patience: seconds to wait for another process to release the lock.
-      only_removes: nothing is written under the lock, so that a disk without room for `.lock.holder` is no error.
+      only_removes: nothing is written under the lock, so that a disk without room for `.lock.holder` is not an error.
 
     Raises:
       UserError: another process holds the lock, or the folder cannot be written; or, at the end, another process has
@@ -110,7 +110,7 @@ def lock_folder(folder: Path, doing: str, patience: float = 0.0, only_removes: b
 
 
 def _replace_holder(path: Path, token: bytes, is_optional: bool) -> bool:
-    """Write who holds a lock; this also makes a network file system list the folder anew, as `refresh` does.
+    """Write who holds a lock; this also makes a network file system list the folder again, as `refresh` does.
 
     Returns:
       False if the disk has no room for it and it is optional.
@@ -143,7 +143,7 @@ def _release_holder(path: Path, token: bytes) -> bool:
 
 
 def refresh(folder: Path) -> None:
-    """Change a folder, so that a network file system lists it anew; otherwise a listing may be a minute old."""
+    """Change a folder, so that a network file system lists it again; otherwise a listing may be a minute old."""
     path = folder / ".refresh"
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
     path.unlink(missing_ok=True)
@@ -184,7 +184,7 @@ def open_to_append(path: Path, patience: float = 60.0) -> int:
 
 
 @contextlib.contextmanager
-def unchanged(path: Path, size: int) -> Iterator[bool]:
+def lock_if_unchanged(path: Path, size: int) -> Iterator[bool]:
     """Yield True if a file still has so many bytes and no process appends to it; within, none can."""
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
@@ -234,11 +234,11 @@ def make_folder(folder: Path) -> None:
     """
     check_folder(folder)
     check_not_dangling(folder)
-    missing = [one for one in folder.parents if not one.exists()]
+    missing = [parent for parent in folder.parents if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for one in (folder, *missing):
+    for created in (folder, *missing):
         with contextlib.suppress(PermissionError):  # a folder above may be closed to readers
-            flush(one.parent)
+            flush(created.parent)
 
 
 def flush_all(folder: Path) -> None:
@@ -253,11 +253,11 @@ def flush_all(folder: Path) -> None:
 def digest_files(folder: Path) -> dict[str, str]:
     """Return a digest of every file in a folder, by path relative to the folder."""
     algorithm = functools.partial(hashlib.blake2b, digest_size=16)
-    found = {}
+    digests = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
-            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, algorithm).hexdigest()
-    return found
+            digests[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, algorithm).hexdigest()
+    return digests
 
 
 def remove(folder: Path, first: str, settle: float = 0.0) -> None:

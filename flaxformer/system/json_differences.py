@@ -10,10 +10,10 @@ def flatten(data: Json, prefix: str = "") -> dict[str, Json]:
     """Return nested JSON objects as one dictionary from dotted path to value."""
     if not isinstance(data, dict):
         return {prefix: data}
-    rows: dict[str, Json] = {}
+    by_path: dict[str, Json] = {}
     for name, value in data.items():
-        rows |= flatten(value, f"{prefix}.{name}" if prefix else name)
-    return rows
+        by_path |= flatten(value, f"{prefix}.{name}" if prefix else name)
+    return by_path
 
 
 def differences(old: Json, new: Json) -> list[str]:
@@ -23,6 +23,6 @@ def differences(old: Json, new: Json) -> list[str]:
     for path in dict.fromkeys([*before, *after]):
         if path in before and path in after and before[path] == after[path]:
             continue
-        was, now = (json.dumps(rows[path]) if path in rows else "(absent)" for rows in (before, after))
+        was, now = (json.dumps(by_path[path]) if path in by_path else "(absent)" for by_path in (before, after))
         lines.append(f"{path}: {was} -> {now}")
     return lines

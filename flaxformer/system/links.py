@@ -57,9 +57,11 @@ def check_not_dangling(path: Path) -> None:
     Raises:
       UserError: the first one that is.
     """
-    for one in (path, *path.parents):
-        if one.is_symlink() and not one.exists():
-            raise UserError(f"{one} is a symbolic link to {os.readlink(one)}, where nothing is; expected a folder")
+    for location in (path, *path.parents):
+        if location.is_symlink() and not location.exists():
+            raise UserError(
+                f"{location} is a symbolic link to {os.readlink(location)}, where nothing is; expected a folder"
+            )
 
 
 def check_contents(folder: Path, levels: int = DEEPEST) -> None:
@@ -73,8 +75,8 @@ def check_contents(folder: Path, levels: int = DEEPEST) -> None:
       UserError: the first link.
     """
     check_folder(folder)
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
-        for entry in sorted(found, key=lambda entry: entry.name) if levels else ():
+    with contextlib.suppress(OSError), os.scandir(folder) as scan:
+        for entry in sorted(scan, key=lambda entry: entry.name) if levels else ():
             path = folder / entry.name
             if entry.is_symlink():
                 kind = "folder" if path.is_dir() else "file"

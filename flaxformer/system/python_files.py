@@ -13,7 +13,7 @@ def find_experiment(path: Path) -> Path:
     package = Path(__file__).resolve().parents[1]
     if path.exists() or path.parts[:1] != ("experiments",):
         return path
-    return next((own for folder in (package, package.parent) if (own := folder / path).exists()), path)
+    return next((candidate for folder in (package, package.parent) if (candidate := folder / path).exists()), path)
 
 
 def declares(file: Path, name: str) -> bool:

@@ -46,10 +46,10 @@ def plain(record: Record) -> JsonObject:
 def expect(holds: bool, where: str, value: object, expected: str) -> None:
     """Raise ValueError, which `convert` reports with the place of the record, unless a condition holds."""
     if not holds:
-        raise ValueError(f"{where} is {_shown(value)}; expected {expected}")
+        raise ValueError(f"{where} is {_printable(value)}; expected {expected}")
 
 
-def _shown(value: object) -> str:
+def _printable(value: object) -> str:
     """A value in at most 60 printable characters."""
     text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
     return ascii(text)[1:-1]
@@ -64,7 +64,7 @@ def _value_at(data: object, place: str) -> str:
             data = data[int(name)]
         else:
             return ""
-    return f"{_shown(data)}; "
+    return f"{_printable(data)}; "
 
 
 def is_storable(value: int | float) -> bool:

@@ -42,7 +42,7 @@ class Collective:
         return number_bytes(self.dtype) * math.prod(self.shape)
 
     @property
-    def moved(self) -> float:
+    def sent_bytes(self) -> float:
         """Bytes that each device sends per step, in a ring."""
         share = (self.group - 1) / self.group if self.group > 1 else 0.0
         factor = {"all-reduce": 2 * share, "collective-permute": 1.0, "collective-broadcast": 1.0}
@@ -67,7 +67,7 @@ def collectives_of(text: str, devices: int) -> list[Collective]:
     for name, lines in bodies.items():
         count, is_known = counts.get(name, (0, True))
         for number, line in enumerate(lines if count else ()):
-            if own := [
+            if line_collectives := [
                 Collective(kind, array.dtype, array.shape, group, count, is_known)
                 for kind, array, group in collectives_in(line, devices, name)
             ]:
@@ -75,9 +75,12 @@ def collectives_of(text: str, devices: int) -> list[Collective]:
                 # its channel. On GPUs, all collectives may have one channel.
                 channel = channel_of(line) if name in fused else None
                 key = channel or f"{name} {number}"
-                channels[key] = max(channels.get(key, (0, [])), (count, own), key=lambda found: found[0])
+                channels[key] = max(channels.get(key, (0, [])), (count, line_collectives), key=lambda entry: entry[0])
     total: dict[Collective, int] = {}
-    for one in (found for _, own in channels.values() for found in own):
-        kind = dataclasses.replace(one, count=0)
-        total[kind] = total.get(kind, 0) + one.count
-    return sorted((dataclasses.replace(kind, count=count) for kind, count in total.items()), key=lambda own: -own.moved)
+    for collective in (member for _, members in channels.values() for member in members):
+        kind = dataclasses.replace(collective, count=0)
+        total[kind] = total.get(kind, 0) + collective.count
+    return sorted(
+        (dataclasses.replace(kind, count=count) for kind, count in total.items()),
+        key=lambda collective: -collective.sent_bytes,
+    )

@@ -26,11 +26,11 @@ class Largest(NamedTuple):
     def describe(self, ceiling: int | None = None) -> str:
         """Return the result in words."""
         if not self.not_compiled:
-            return self.known(ceiling)
+            return self.describe_range(ceiling)
         numbers = ", ".join(f"{number:,}" for number, _ in sorted(self.not_compiled))
-        return f"{self.known(ceiling)}; not known for {numbers}: {min(self.not_compiled)[1]}"
+        return f"{self.describe_range(ceiling)}; not known for {numbers}: {min(self.not_compiled)[1]}"
 
-    def known(self, ceiling: int | None = None) -> str:
+    def describe_range(self, ceiling: int | None = None) -> str:
         """Return in words what was compiled."""
         if self.number == ceiling:
             return f"{self.number:,}, all"
@@ -58,7 +58,7 @@ def largest(
     results = {first // unit: program}
     top = None if ceiling is None else max(1, ceiling // unit)
     for _ in range(COMPILATIONS):
-        known = {n: own for n, own in results.items() if isinstance(own, CompiledStep)}
+        known = {n: compiled for n, compiled in results.items() if isinstance(compiled, CompiledStep)}
         fitting, failing = _bounds(known)
         guess = _guess(known, fitting, failing) if known else first // unit
         guess = guess if top is None else min(guess, top)
@@ -69,20 +69,20 @@ def largest(
         if guess in results or guess < 1 or (limit is not None and limit - fitting <= max(1, fitting // 16)):
             break
         results[guess] = compile_for(guess * unit)
-    fitting, failing = _bounds({n: own for n, own in results.items() if isinstance(own, CompiledStep)})
-    not_compiled = ((n * unit, own.reason) for n, own in results.items() if isinstance(own, NotCompiled))
+    fitting, failing = _bounds({n: compiled for n, compiled in results.items() if isinstance(compiled, CompiledStep)})
+    not_compiled = ((n * unit, failure.reason) for n, failure in results.items() if isinstance(failure, NotCompiled))
     return Largest(fitting * unit, None if failing is None else failing * unit, tuple(not_compiled))
 
 
 def _bounds(known: dict[int, CompiledStep]) -> tuple[int, int | None]:
     """Return the largest number that fits, or 0, and the smallest that does not, or None."""
-    fitting = max((n for n, own in known.items() if own.fits), default=0)
-    return fitting, min((n for n, own in known.items() if not own.fits), default=None)
+    fitting = max((n for n, compiled in known.items() if compiled.fits), default=0)
+    return fitting, min((n for n, compiled in known.items() if not compiled.fits), default=None)
 
 
 def _guess(known: dict[int, CompiledStep], fitting: int, failing: int | None) -> int:
     """Return the next number to try, in units."""
-    sizes = sorted((n, own.needed) for n, own in known.items() if own.needed)
+    sizes = sorted((n, compiled.needed) for n, compiled in known.items() if compiled.needed)
     available = next(iter(known.values())).available
     guess = 0
     if len(sizes) > 1:

@@ -114,8 +114,8 @@ class Placement(NamedTuple):
         devices = tuple(target.devices())
         if mesh is None or mesh.count == 1:
             return cls(target, devices[:1], None)
-        own = devices[: mesh.count]
-        return cls(target, own, mesh.mesh_of(own))
+        mesh_devices = devices[: mesh.count]
+        return cls(target, mesh_devices, mesh.mesh_of(mesh_devices))
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
@@ -180,9 +180,9 @@ def compile_step(
     needed = read + written - sizes.alias_size_in_bytes + temporary
     logits = min(logits, temporary)
     memory = TargetMemory(weights, moments, stored, logits, temporary - logits)
-    found = tuple(collectives_of(text, len(placement.devices))) if placement.mesh is not None else ()
+    collectives = tuple(collectives_of(text, len(placement.devices))) if placement.mesh is not None else ()
     fits = needed <= available
-    return CompiledStep(memory, needed, available, fits, chosen, found, read + written, seconds, text=text)
+    return CompiledStep(memory, needed, available, fits, chosen, collectives, read + written, seconds, text=text)
 
 
 def _arguments(
@@ -193,7 +193,7 @@ def _arguments(
     def on_devices(tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype, sharding=placement.whole), tree)
 
-    def stacked(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    def add_stack_axis(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         axes = () if stack_size is None else (stack_size,)
         if isinstance(x.sharding, NamedSharding) and axes:
             sharding: object = NamedSharding(x.sharding.mesh, PartitionSpec(None, *x.sharding.spec))
@@ -208,16 +208,16 @@ def _arguments(
         # The sharding of a mesh alone has its memory in the type of an array that is only described.
         offloads = run.training.offload_optimizer
         whole = replicated(Devices().mesh_of(placement.devices)) if offloads else placement.whole
-        own = jax.tree.map(lambda x: whole, state)
+        shardings = jax.tree.map(lambda x: whole, state)
     else:
-        own = shardings_of(state, placement.mesh)
-    own = own.replace(optimizer=host_shardings(run, own.optimizer, state.optimizer))
-    state = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, own)
-    state = jax.tree.map(stacked, state)
+        shardings = shardings_of(state, placement.mesh)
+    shardings = shardings.replace(optimizer=host_shardings(run, shardings.optimizer, state.optimizer))
+    state = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, shardings)
+    state = jax.tree.map(add_stack_axis, state)
     results = None if placement.mesh is None else (jax.tree.map(lambda x: x.sharding, state), placement.whole)
     if placement.mesh is not None:
         data = ShardedSource(data, placement.mesh)
-    return state, jax.tree.map(stacked, shapes), data, results
+    return state, jax.tree.map(add_stack_axis, shapes), data, results
 
 
 def _data(source: Source, run: Run, steps: int) -> PyTree:
@@ -247,13 +247,13 @@ def logits_bytes(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
     """
     outputs = run.model.head.outputs(run.model.vocabulary)
     shapes = {leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(start, run).params)}
-    parts = 1
+    shards = 1
     if mesh is not None:
         along = mesh.shape["tensor"]
-        parts = mesh.shape["data"] * mesh.shape["fsdp"] * (along if outputs % along == 0 else 1)
+        shards = mesh.shape["data"] * mesh.shape["fsdp"] * (along if outputs % along == 0 else 1)
 
-    def largest(program: Jaxpr, parts: int, of_products: bool) -> int:
-        found = 0
+    def largest(program: Jaxpr, shards: int, of_products: bool) -> int:
+        most = 0
         for equation in program.eqns:
             is_product = equation.primitive.name == "dot_general"
             for variable in equation.outvars if is_product or not of_products else ():
@@ -262,17 +262,17 @@ def logits_bytes(jaxpr: Jaxpr, run: Run, mesh: Mesh | None) -> int:
                     continue
                 is_logits = aval.shape[-1] == outputs and aval.shape not in shapes
                 if is_logits and jnp.issubdtype(aval.dtype, jnp.floating):
-                    found = max(found, math.prod(aval.shape) * aval.dtype.itemsize // parts)
-            inner = 1 if equation.primitive.name == "shard_map" else parts
-            for one in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
-                if _is_program(one):
-                    program_within = one.jaxpr if isinstance(one, ClosedJaxpr) else one
-                    found = max(found, largest(program_within, inner, of_products))
-        return found
+                    most = max(most, math.prod(aval.shape) * aval.dtype.itemsize // shards)
+            inner = 1 if equation.primitive.name == "shard_map" else shards
+            for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
+                if _is_program(parameter):
+                    program_within = parameter.jaxpr if isinstance(parameter, ClosedJaxpr) else parameter
+                    most = max(most, largest(program_within, inner, of_products))
+        return most
 
     # Logits of all tokens that nothing reads are in the traced program, but not in the compiled one.
     live, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return largest(live, parts, True) or largest(live, parts, False)
+    return largest(live, shards, True) or largest(live, shards, False)
 
 
 def _is_program(value: object) -> bool:

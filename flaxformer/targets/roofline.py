@@ -40,7 +40,7 @@ def roofline(program: CompiledStep, device: Device, flops: float, precision: str
     """
     peak = device.peak(precision)
     temporary = program.memory.logits + program.memory.activations
-    sent = sum(own.moved for own in program.collectives)
+    sent = sum(collective.sent_bytes for collective in program.collectives)
     return Roofline(
         compute=flops / peak if peak else 0.0,
         memory=(program.traffic + 2 * temporary) / device.bandwidth,

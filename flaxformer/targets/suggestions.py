@@ -29,21 +29,21 @@ class Suggestion(NamedTuple):
 
 def suggestions(run: Run, target: Target, mesh: Devices | None) -> Iterator[Suggestion]:
     """Yield changes of the run and its mesh that are valid, those that cost least time first."""
-    own = mesh or Devices()
+    current = mesh or Devices()
     whole = Devices(fsdp=target.count)
-    found: list[tuple[dict[str, object], Devices | None]] = []
+    candidates: list[tuple[dict[str, object], Devices | None]] = []
     if run.training.precision == "float32":
-        found.append(({"training.precision": "bfloat16"}, mesh))
-    if target.count > own.fsdp * own.tensor:
-        found.append(({}, whole))
-    parts = run.training.micro_batches or 1
-    found += [({"training.micro_batches": parts * factor}, mesh) for factor in (2, 4, 8)]
+        candidates.append(({"training.precision": "bfloat16"}, mesh))
+    if target.count > current.fsdp * current.tensor:
+        candidates.append(({}, whole))
+    micro_batches = run.training.micro_batches or 1
+    candidates += [({"training.micro_batches": micro_batches * factor}, mesh) for factor in (2, 4, 8)]
     if run.training.remat == "none":
-        found.append(({"training.remat": "block"}, mesh))
-        found.append(({"training.remat": "block", "training.micro_batches": parts * 4}, mesh))
-        if target.count > own.fsdp * own.tensor:
-            found.append(({"training.remat": "block"}, whole))
-    for changes, devices in found:
+        candidates.append(({"training.remat": "block"}, mesh))
+        candidates.append(({"training.remat": "block", "training.micro_batches": micro_batches * 4}, mesh))
+        if target.count > current.fsdp * current.tensor:
+            candidates.append(({"training.remat": "block"}, whole))
+    for changes, devices in candidates:
         try:
             check_batch(replace_at(run, changes), devices or Devices())
         except UserError:

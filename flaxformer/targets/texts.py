@@ -103,17 +103,17 @@ def instructions(lines: list[str]) -> dict[str, Instruction]:
     """Return the instructions of a computation by name."""
     matches = [match for match in map(_INSTRUCTION.match, lines) if match]
     types = {match["name"]: match["type"] for match in matches}
-    found = {}
+    by_name = {}
     for match in matches:
         within = match["rest"][: _closing_bracket(match["rest"])]
         read = re.findall(r"%([\w.\-]+)(?:#(\d+))?", within)
         operand_types = [_element(types.get(name, ""), place) for name, place in read]
         number = int(within) if match["kind"] == "parameter" else -1
         names = [name for name, _ in read]
-        found[match["name"]] = Instruction(
+        by_name[match["name"]] = Instruction(
             match["name"], match["type"], match["kind"], names, operand_types, number, match[0]
         )
-    return found
+    return by_name
 
 
 def _closing_bracket(text: str) -> int:
@@ -142,22 +142,22 @@ def _element(tuple_type: str, place: str) -> str:
 
 def computations(text: str) -> dict[str, list[str]]:
     """Return the lines of each computation of a program by its name; that of the entry is ""."""
-    found: dict[str, list[str]] = {}
+    bodies: dict[str, list[str]] = {}
     lines: list[str] | None = None
     for line in text.splitlines():
         if lines is None and (match := _HEADER.match(line)):
-            lines = found.setdefault("" if line.startswith("ENTRY") else match[1].lstrip("%"), [])
+            lines = bodies.setdefault("" if line.startswith("ENTRY") else match[1].lstrip("%"), [])
         elif line == "}":
             lines = None
         elif lines is not None:
             lines.append(line)
-    return found
+    return bodies
 
 
 def callees(line: str) -> list[str]:
     """Return the names of the computations that an instruction calls."""
     names = [several or single for several, single in _CALL.findall(line)]
-    return [one.lstrip("%") for name in names for one in re.split(r"[,\s]+", name)]
+    return [callee.lstrip("%") for name in names for callee in re.split(r"[,\s]+", name)]
 
 
 def run_counts(bodies: dict[str, list[str]]) -> dict[str, tuple[int, bool]]:
@@ -166,11 +166,11 @@ def run_counts(bodies: dict[str, list[str]]) -> dict[str, tuple[int, bool]]:
     Args:
       bodies: the result of `computations`.
     """
-    found: dict[str, tuple[int, bool]] = {}
+    counts: dict[str, tuple[int, bool]] = {}
 
     def visit(name: str, count: int, is_known: bool) -> None:
-        earlier, was_known = found.get(name, (0, True))
-        found[name] = (earlier + count, was_known and is_known)
+        earlier, was_known = counts.get(name, (0, True))
+        counts[name] = (earlier + count, was_known and is_known)
         for line in bodies.get(name, ()):
             trips: int | None = 1
             if re.search(r"\bwhile\(", line):
@@ -180,7 +180,7 @@ def run_counts(bodies: dict[str, list[str]]) -> dict[str, tuple[int, bool]]:
                     visit(inner, count * (trips or 1), is_known and trips is not None)
 
     visit("", 1, True)
-    return found
+    return counts
 
 
 def _trips(line: str, bodies: dict[str, list[str]]) -> int | None:
@@ -189,8 +189,10 @@ def _trips(line: str, bodies: dict[str, list[str]]) -> int | None:
         return int(match[1])
     match = re.search(r"condition=%?([\w.\-]+)", line)
     lines = bodies.get(match[1], []) if match else []
-    bounds = [int(n) for own in lines for n in re.findall(r"s32\[\][^=]*? constant\((\d+)\)", own)]
-    is_less = any("direction=LT" in own for own in lines)
+    bounds = [
+        int(n) for condition_line in lines for n in re.findall(r"s32\[\][^=]*? constant\((\d+)\)", condition_line)
+    ]
+    is_less = any("direction=LT" in condition_line for condition_line in lines)
     return bounds[0] if len(bounds) == 1 and is_less else None
 
 

@@ -123,17 +123,17 @@ def parse_target(text: str) -> Target:
     """Return the target of this name: a device, and how many or in which topology.
 
     Raises:
-      UserError: it is no such name; the message lists what there is.
+      UserError: it is not such a name; the message lists what there is.
     """
     name = next((name for name in sorted(TARGETS, key=len, reverse=True) if text.startswith(name)), "")
-    device, rest = TARGETS.get(name), text[len(name) :]
+    device, suffix = TARGETS.get(name), text[len(name) :]
     if device is None:
         word = re.split(r"[x]|-\d+x", text)[0]
         raise UserError(f"target is '{text}'{did_you_mean(word, list(TARGETS))}, such as {EXAMPLES}")
-    if device.platform == "gpu" and (match := re.fullmatch(r"(?:x([1-9]\d*))?", rest)):
+    if device.platform == "gpu" and (match := re.fullmatch(r"(?:x([1-9]\d*))?", suffix)):
         return Target(device, (int(match[1] or 1),))
     dimensions = 3 if name == "v5p" else 2
-    if device.platform == "tpu" and (match := re.fullmatch(r"(?:-([1-9]\d*(?:x[1-9]\d*)*))?", rest)):
+    if device.platform == "tpu" and (match := re.fullmatch(r"(?:-([1-9]\d*(?:x[1-9]\d*)*))?", suffix)):
         shape = tuple(map(int, match[1].split("x"))) if match[1] else (1,) * dimensions
         if len(shape) == dimensions:
             return Target(device, shape)

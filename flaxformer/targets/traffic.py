@@ -63,25 +63,25 @@ def kernels_of(text: str) -> list[KernelTraffic]:
       text: the program, as `jax.stages.Compiled.as_text` gives it.
     """
     lines = computations(text)
-    counts, bodies = run_counts(lines), {name: instructions(own) for name, own in lines.items()}
+    counts, bodies = run_counts(lines), {name: instructions(body_lines) for name, body_lines in lines.items()}
     within_kernels = {
         name
         for body in bodies.values()
-        for own in body.values()
-        if own.kind not in ("while", "conditional", "call")
-        for name in callees(own.line)
+        for instruction in body.values()
+        if instruction.kind not in ("while", "conditional", "call")
+        for name in callees(instruction.line)
     }
     running = [name for name in bodies if name in counts and name not in within_kernels]
-    found = (kernel for name in running for kernel in _kernels(bodies[name], bodies, counts[name][0]))
-    return sorted(found, key=lambda kernel: -kernel.bytes)
+    kernels = (kernel for name in running for kernel in _kernels(bodies[name], bodies, counts[name][0]))
+    return sorted(kernels, key=lambda kernel: -kernel.bytes)
 
 
 def traffic_by_part(kernels: list[KernelTraffic]) -> dict[str, int]:
-    """Return the bytes that kernels read and write, by part, those of most bytes first."""
-    found: dict[str, int] = {}
+    """Return the bytes that kernels read and write, by part, the part of most bytes first."""
+    totals: dict[str, int] = {}
     for kernel in kernels:
-        found[kernel.part] = found.get(kernel.part, 0) + kernel.bytes
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        totals[kernel.part] = totals.get(kernel.part, 0) + kernel.bytes
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
 
 _Body = dict[str, Instruction]
@@ -90,43 +90,51 @@ _Body = dict[str, Instruction]
 def _kernels(body: _Body, bodies: dict[str, _Body], runs: int) -> Iterator[KernelTraffic]:
     """Yield the kernels of a computation that runs `runs` times."""
     scopes = _scopes(body)
-    for own in body.values():
-        if own.kind in _FREE or own.kind.endswith("-done"):
+    for instruction in body.values():
+        if instruction.kind in _FREE or instruction.kind.endswith("-done"):
             continue
-        sizes, written = [_bytes(operand) for operand in own.operand_types], _bytes(own.type)
-        if own.kind.endswith("-start") and own.kind != "all-reduce-start":
+        sizes, written = [_bytes(operand) for operand in instruction.operand_types], _bytes(instruction.type)
+        if instruction.kind.endswith("-start") and instruction.kind != "all-reduce-start":
             written -= sum(sizes)  # its results are its operands, what it computes, and contexts
-        inside = [bodies[name] for name in callees(own.line) if name in bodies] if own.kind in _FUSIONS else []
+        inside = (
+            [bodies[name] for name in callees(instruction.line) if name in bodies]
+            if instruction.kind in _FUSIONS
+            else []
+        )
         if inside:
             shares = _shares_read_within(inside[0], len(sizes))
             written -= sum(map(_kept_in_place, inside[0].values()))
         else:
-            shares = [_share_read(own, place) for place in range(len(sizes))]
-            written -= _kept_in_place(own)
+            shares = [_share_read(instruction, place) for place in range(len(sizes))]
+            written -= _kept_in_place(instruction)
         yield KernelTraffic(
-            own.name, scopes[own.name], int(sum(map(operator.mul, sizes, shares))), max(written, 0), runs
+            instruction.name,
+            scopes[instruction.name],
+            int(sum(map(operator.mul, sizes, shares))),
+            max(written, 0),
+            runs,
         )
 
 
 def _scopes(body: _Body) -> dict[str, str]:
     """Return the scope of each instruction; of one that the compiler inserted, such as a copy, that of its reader."""
-    found: dict[str, str] = {}
-    for own in reversed(body.values()):  # readers come after what they read
-        scope = own.scope or found.get(own.name, "")
-        found[own.name] = scope
+    scopes: dict[str, str] = {}
+    for instruction in reversed(body.values()):  # readers come after what they read
+        scope = instruction.scope or scopes.get(instruction.name, "")
+        scopes[instruction.name] = scope
         if scope:
-            found.update(dict.fromkeys(own.operands, scope))
-    return found
+            scopes.update(dict.fromkeys(instruction.operands, scope))
+    return scopes
 
 
 def _bytes(of_type: str) -> int:
     """Bytes of the arrays of a type that are in the memory of the device."""
-    return sum(own.bytes for own in arrays(of_type) if own.is_in_memory)
+    return sum(array.bytes for array in arrays(of_type) if array.is_in_memory)
 
 
 def _numbers(of_type: str) -> list[int]:
     """Numbers of each array of a type."""
-    return [math.prod(own.shape) for own in arrays(of_type)]
+    return [math.prod(array.shape) for array in arrays(of_type)]
 
 
 def _shares_read_within(body: _Body, count: int) -> list[float]:
@@ -136,13 +144,15 @@ def _shares_read_within(body: _Body, count: int) -> list[float]:
     as many as are read of itself: of a converted table, the rows that are gathered.
     """
     shares: dict[str, float] = {}
-    for own in reversed(body.values()):  # readers come after what they read
-        used = min(1.0, shares.get(own.name, 1.0))
-        for place, (name, of_type) in enumerate(zip(own.operands, own.operand_types, strict=True)):
-            is_elementwise = _numbers(own.type) == _numbers(of_type)
-            share = _share_read(own, place) * (used if is_elementwise else 1.0)
+    for instruction in reversed(body.values()):  # readers come after what they read
+        used = min(1.0, shares.get(instruction.name, 1.0))
+        for place, (name, of_type) in enumerate(zip(instruction.operands, instruction.operand_types, strict=True)):
+            is_elementwise = _numbers(instruction.type) == _numbers(of_type)
+            share = _share_read(instruction, place) * (used if is_elementwise else 1.0)
             shares[name] = shares.get(name, 0.0) + share
-    parameters = {own.number: own.name for own in body.values() if own.kind == "parameter"}
+    parameters = {
+        instruction.number: instruction.name for instruction in body.values() if instruction.kind == "parameter"
+    }
     return [min(1.0, shares.get(parameters.get(number, ""), 1.0)) for number in range(count)]
 
 
@@ -155,10 +165,10 @@ def _share_read(reader: Instruction, place: int) -> float:
     return 1.0
 
 
-def _kept_in_place(own: Instruction) -> int:
+def _kept_in_place(instruction: Instruction) -> int:
     """Return the bytes of a result that an update in place leaves; a scatter also reads what it adds to."""
-    if own.kind not in _UPDATES:
+    if instruction.kind not in _UPDATES:
         return 0
-    size = sum(array.bytes for array in arrays(own.type))
-    update = sum(array.bytes for array in arrays(own.operand_types[_UPDATES[own.kind]]))
-    return size - min(size, (2 if own.kind == "scatter" else 1) * update)
+    size = sum(array.bytes for array in arrays(instruction.type))
+    update = sum(array.bytes for array in arrays(instruction.operand_types[_UPDATES[instruction.kind]]))
+    return size - min(size, (2 if instruction.kind == "scatter" else 1) * update)

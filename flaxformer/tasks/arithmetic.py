@@ -28,14 +28,14 @@ class ModularAddition(Task):
     split_seed: int = static(0, at_least=0, below=2**32)
 
     def problems(self) -> Iterator[str]:
-        if not 0 < self.trained < self.modulus**2:
+        if not 0 < self.training_pairs < self.modulus**2:
             yield (
-                f"fraction is {self.fraction}, {self.trained} of the {self.modulus**2} pairs; "
+                f"fraction is {self.fraction}, {self.training_pairs} of the {self.modulus**2} pairs; "
                 "expected at least one pair on each side"
             )
 
     @property
-    def trained(self) -> int:
+    def training_pairs(self) -> int:
         """Number of training pairs."""
         return round(self.fraction * self.modulus**2)
 
@@ -49,7 +49,9 @@ class ModularAddition(Task):
 
     def load(self) -> ExampleSource:
         order = permute(self.modulus**2, self.split_seed)
-        return ExampleSource(self._examples(order[: self.trained]), self._examples(order[self.trained :]), self)
+        return ExampleSource(
+            self._examples(order[: self.training_pairs]), self._examples(order[self.training_pairs :]), self
+        )
 
     def _examples(self, pairs: np.ndarray) -> Batch:
         a, b = pairs // self.modulus, pairs % self.modulus

@@ -41,22 +41,22 @@ class Batch(Node):
     indices of the array, which is faster for a model and changes no number of a token."""
 
     @property
-    def given(self) -> ForwardInputs:
+    def arguments(self) -> ForwardInputs:
         """Arguments of `apply` beside the inputs."""
-        given: ForwardInputs = {
+        arguments: ForwardInputs = {
             "valid": self.valid,
             "prefix": self.prefix,
             "source": self.source,
             "source_valid": self.source_valid,
         }
         if self.segments is not None:
-            given["mask"] = Segments(self.segments, self.segments)
+            arguments["mask"] = Segments(self.segments, self.segments)
         if self.padding_is_behind:
-            given["positions"] = ArrayIndex()
-            given["source_positions"] = None if self.source is None else ArrayIndex()
+            arguments["positions"] = ArrayIndex()
+            arguments["source_positions"] = None if self.source is None else ArrayIndex()
         if self.positions is not None:
-            given["positions"] = self.positions
-        return given
+            arguments["positions"] = self.positions
+        return arguments
 
 
 AnyBatch = Batch | tuple[Batch, ...]

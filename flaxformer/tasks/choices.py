@@ -49,7 +49,7 @@ class ChoiceData(EvaluationData):
     """Index of the example of each choice after the unconditional context."""
 
     def scores(self, sums: Mapping[str, LossSum], examples: LossSum) -> dict[str, Float[Array, ""]]:
-        losses, tokens = (one.reshape(-1) for one in examples)
+        losses, tokens = (sums_per_example.reshape(-1) for sums_per_example in examples)
         likelihoods, lengths = -losses[self.rows], tokens[self.rows]
         scores = {
             "accuracy": likelihoods,
@@ -60,10 +60,10 @@ class ChoiceData(EvaluationData):
             scores["accuracy_unconditional"] = likelihoods + losses[self.unconditional]
         right = (jnp.arange(len(self.answers)), self.answers)
         answers = (-likelihoods[right], lengths[right])
-        found = mean_scores({"loss": answers}, answers)
+        results = mean_scores({"loss": answers}, answers)
         for name, score in scores.items():
-            found |= accuracy_of(name, score, self.byte_counts > 0, self.answers)
-        return found
+            results |= accuracy_of(name, score, self.byte_counts > 0, self.answers)
+        return results
 
 
 def accuracy_of(
@@ -157,19 +157,22 @@ class ChoiceEvaluation(Evaluation):
         def table(context: str | None) -> Array:
             """The index of the example of each choice, after the question's own context or after this one."""
             rows = [
-                [indices[self._example(context or one.context, choice, one.line)] for choice in one.choices]
-                for one in questions
+                [
+                    indices[self._example(context or question.context, choice, question.line)]
+                    for choice in question.choices
+                ]
+                for question in questions
             ]
-            return jnp.asarray(_padded(rows), jnp.int32)
+            return jnp.asarray(_pad(rows), jnp.int32)
 
         rows, unconditional = table(None), None if self.unconditional is None else table(self.unconditional)
         return ChoiceData(
             batches=self._batches(list(indices)),
             rows=rows,
             byte_counts=jnp.asarray(
-                _padded([[len(y.encode()) for y in one.choices] for one in questions]), jnp.float32
+                _pad([[len(y.encode()) for y in question.choices] for question in questions]), jnp.float32
             ),
-            answers=jnp.asarray([one.answer for one in questions], jnp.int32),
+            answers=jnp.asarray([question.answer for question in questions], jnp.int32),
             unconditional=unconditional,
         )
 
@@ -177,35 +180,35 @@ class ChoiceEvaluation(Evaluation):
         """Return the tokens of a context, cut at its start, and of a choice."""
         where = f"{self.file}, line {line}"
         try:
-            first, own = encode_pair(self.encoding, context, choice)
+            first, choice_tokens = encode_pair(self.encoding, context, choice)
         except UserError as error:  # of a vocabulary of characters
             raise UserError(f"{where}: {error}") from None
         if not len(first):
             raise UserError(f"{where}: the context is {context!r}; expected text before the choices")
-        if not 0 < len(own) <= self.length:
+        if not 0 < len(choice_tokens) <= self.length:
             raise UserError(
-                f"{where}: choice {choice[:40]!r} has {len(own)} tokens; expected 1 to length {self.length}"
+                f"{where}: choice {choice[:40]!r} has {len(choice_tokens)} tokens; expected 1 to length {self.length}"
             )
-        kept = first[-(self.length + 1 - len(own)) :]
-        return _Example(tuple(kept.tolist()), tuple(own.tolist()))
+        kept = first[-(self.length + 1 - len(choice_tokens)) :]
+        return _Example(tuple(kept.tolist()), tuple(choice_tokens.tolist()))
 
     def _batches(self, examples: Sequence[_Example]) -> Batch:
         """Return next-token examples [batches, batch_size, T], padded; only the choices are scored."""
         filled = [*examples, *[_FILLER] * (-len(examples) % self.batch_size)]
-        tokens = _padded([[*one.context, *one.choice] for one in filled])
-        starts = np.array([len(one.context) for one in filled])[:, None]
-        ends = starts + np.array([len(one.choice) for one in filled])[:, None]
+        tokens = _pad([[*example.context, *example.choice] for example in filled])
+        starts = np.array([len(example.context) for example in filled])[:, None]
+        ends = starts + np.array([len(example.choice) for example in filled])[:, None]
         place = np.arange(tokens.shape[1] - 1)[None]
 
-        def shaped(x: np.ndarray, kind: type) -> Array:
+        def batched_array(x: np.ndarray, kind: type) -> Array:
             return jnp.asarray(x.reshape(-1, self.batch_size, *x.shape[1:]), kind)
 
         return Batch(
-            inputs=shaped(tokens[:, :-1], np.int32),
-            targets=shaped(tokens[:, 1:], np.int32),
-            weights=shaped((place >= starts - 1) & (place < ends - 1), np.float32),
-            valid=shaped(place < np.maximum(ends - 1, 1), np.bool_),
-            prefix=shaped(starts[:, 0], np.int32),
+            inputs=batched_array(tokens[:, :-1], np.int32),
+            targets=batched_array(tokens[:, 1:], np.int32),
+            weights=batched_array((place >= starts - 1) & (place < ends - 1), np.float32),
+            valid=batched_array(place < np.maximum(ends - 1, 1), np.bool_),
+            prefix=batched_array(starts[:, 0], np.int32),
             padding_is_behind=True,
         )
 
@@ -223,18 +226,18 @@ class ChoiceEvaluation(Evaluation):
         if not texts:
             return Overlap(len(questions), 0, 0)
         by_length: dict[int, list[tuple[int, ...]]] = {}
-        for one in questions:
-            example = self._example(one.context, one.choices[one.answer], one.line)
+        for question in questions:
+            example = self._example(question.context, question.choices[question.answer], question.line)
             tokens = example.context + example.choice
             by_length.setdefault(len(tokens), []).append(tokens)
-        found = 0
+        in_training = 0
         for windows in by_length.values():
             hits = [windows_in_text(np.array(windows, np.int64), text.astype(np.int64)) for text in texts]
-            found += int(np.logical_or.reduce(hits).sum())
-        return Overlap(len(questions), found)
+            in_training += int(np.logical_or.reduce(hits).sum())
+        return Overlap(len(questions), in_training)
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+def _pad(rows: Sequence[Sequence[int]]) -> np.ndarray:
     """Return rows as one array, padded with 0 on the right."""
     table = np.zeros((len(rows), max(map(len, rows))), np.int64)
     for place, row in enumerate(rows):

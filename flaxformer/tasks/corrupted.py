@@ -42,8 +42,8 @@ class Corrupted(Task):
 
     def problems(self) -> Iterator[str]:
         for field in dataclasses.fields(Task):
-            if (found := getattr(self.text, field.name)) != field.default:
-                yield f"text.{field.name} is {found}; set {type(self).__name__}.{field.name} instead"
+            if (setting := getattr(self.text, field.name)) != field.default:
+                yield f"text.{field.name} is {setting}; set {type(self).__name__}.{field.name} instead"
 
     def load(self) -> "CorruptedSource":
         return CorruptedSource(self.sized_text.load(), self)
@@ -98,8 +98,8 @@ def _corrupt_batch(task: Corrupted, key: Array, plain: Batch) -> Batch:
     """Corrupt every window of a batch, each with its own key."""
     *shape, length = plain.inputs.shape
     keys = jax.random.split(key, int(np.prod(shape)))
-    rows = jax.vmap(task.corrupt)(keys, jnp.asarray(plain.inputs).reshape(-1, length))
-    batch = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), rows)
+    examples = jax.vmap(task.corrupt)(keys, jnp.asarray(plain.inputs).reshape(-1, length))
+    batch = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), examples)
     return batch.replace(segments=plain.segments, positions=plain.positions)
 
 
@@ -121,12 +121,12 @@ class MaskedTokens(Corrupted):
         yield from super().problems()
         if self.masked + self.random > 1 + 1e-9:
             yield f"masked and random are {self.masked} and {self.random}; expected at most 1 together"
-        if not self.chosen:
+        if not self.scored_places:
             places = f"0 places of a window of {self.text.length} tokens"
             yield f"rate is {self.rate}, which chooses {places}; expected at least one"
 
     @property
-    def chosen(self) -> int:
+    def scored_places(self) -> int:
         """Number of scored places per window."""
         return round(self.rate * self.text.length)
 
@@ -145,10 +145,12 @@ class MaskedTokens(Corrupted):
 
     def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         place_key, kind_key, token_key = jax.random.split(key, 3)
-        chosen = _random_places(place_key, window.size, self.chosen)
+        chosen = _random_places(place_key, window.size, self.scored_places)
         kind = jax.random.uniform(kind_key, window.shape)
-        others = jax.random.randint(token_key, window.shape, 0, self.text.vocabulary)
-        read = jnp.where(kind < self.masked, self.mask, jnp.where(kind < self.masked + self.random, others, window))
+        random_tokens = jax.random.randint(token_key, window.shape, 0, self.text.vocabulary)
+        read = jnp.where(
+            kind < self.masked, self.mask, jnp.where(kind < self.masked + self.random, random_tokens, window)
+        )
         return Batch(inputs=jnp.where(chosen, read, window), targets=window, weights=chosen.astype(jnp.float32))
 
     def references(self) -> dict[str, float]:
@@ -157,13 +159,13 @@ class MaskedTokens(Corrupted):
         If the previous token is hidden or outside of the window, the bigram model uses the unigram probability. A
         trained model also reads the tokens after a place, and may be better than both.
         """
-        found = jax.device_get(self.load().evaluation())
-        scored, before = found.weights > 0, np.roll(found.targets, 1, -1)
+        evaluation = jax.device_get(self.load().evaluation())
+        scored, before = evaluation.weights > 0, np.roll(evaluation.targets, 1, -1)
         is_visible = ~np.roll(scored, 1, -1)
         is_visible[..., 0] = False
-        if found.segments is not None:
-            is_visible[..., 1:] &= found.segments[..., 1:] == found.segments[..., :-1]
-        unigram, bigram = self._count_model_losses(before[scored], found.targets[scored])
+        if evaluation.segments is not None:
+            is_visible[..., 1:] &= evaluation.segments[..., 1:] == evaluation.segments[..., :-1]
+        unigram, bigram = self._count_model_losses(before[scored], evaluation.targets[scored])
         return {
             "unigram": float(unigram.mean()),
             "bigram": float(np.where(is_visible[scored], bigram, unigram).mean()),
@@ -193,14 +195,14 @@ class SpanCorruption(Corrupted):
             yield f"text.pack is '{self.text.pack}'; expected 'none', since a span may cross the end of a document"
 
     @property
-    def removed(self) -> int:
+    def removed_tokens(self) -> int:
         """n, the number of tokens that are removed from a window."""
         return min(max(round(self.density * self.text.length), 1), self.text.length - 1)
 
     @property
     def spans(self) -> int:
         """k, the number of spans."""
-        return min(max(round(self.removed / self.mean_span), 1), self.text.length - self.removed)
+        return min(max(round(self.removed_tokens / self.mean_span), 1), self.text.length - self.removed_tokens)
 
     @property
     def start(self) -> int:
@@ -218,28 +220,30 @@ class SpanCorruption(Corrupted):
 
     @property
     def sequence_length(self) -> int:
-        return self.removed + self.spans + 1
+        return self.removed_tokens + self.spans + 1
 
     @property
     def source_length(self) -> int:
-        return self.text.length - self.removed + self.spans
+        return self.text.length - self.removed_tokens + self.spans
 
     def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         is_removed = self.draw_spans(key)
         is_first = is_removed & ~jnp.roll(is_removed, 1)  # the first token of a window is never removed
         sentinels = self.end + jnp.cumsum(is_first).astype(window.dtype)
         both = jnp.stack([sentinels, window], 1).reshape(-1)  # before each token, a place for a sentinel
-        source = _select(both, jnp.stack([is_first, ~is_removed], 1).reshape(-1), self.source_length)
+        encoder_inputs = _select(both, jnp.stack([is_first, ~is_removed], 1).reshape(-1), self.source_length)
         spans = _select(both, jnp.stack([is_first, is_removed], 1).reshape(-1), self.sequence_length - 1)
         targets = jnp.append(spans, jnp.asarray(self.end, window.dtype))
         inputs = jnp.concatenate([jnp.full(1, self.start, window.dtype), targets[:-1]])
-        return Batch(inputs=inputs, targets=targets, weights=jnp.ones(targets.shape, jnp.float32), source=source)
+        return Batch(
+            inputs=inputs, targets=targets, weights=jnp.ones(targets.shape, jnp.float32), source=encoder_inputs
+        )
 
     def draw_spans(self, key: Array) -> Bool[Array, "length"]:
         """Return a mask that is True at the tokens of a window to remove."""
         remaining_key, removed_key = jax.random.split(key)
-        remaining = _random_lengths(remaining_key, self.text.length - self.removed, self.spans)
-        removed = _random_lengths(removed_key, self.removed, self.spans)
+        remaining = _random_lengths(remaining_key, self.text.length - self.removed_tokens, self.spans)
+        removed = _random_lengths(removed_key, self.removed_tokens, self.spans)
         ends = jnp.cumsum(jnp.stack([remaining, removed], 1).reshape(-1))
         return jnp.searchsorted(ends, jnp.arange(self.text.length), side="right") % 2 == 1
 
@@ -248,11 +252,11 @@ class SpanCorruption(Corrupted):
 
         The bigram model reads the previous token of the window. Sentinels and the end count with loss 0.
         """
-        found = jax.device_get(self.load().evaluation())
-        targets, source = (leaf.reshape(-1, leaf.shape[-1]) for leaf in (found.targets, found.source))
+        evaluation = jax.device_get(self.load().evaluation())
+        targets, encoder_inputs = (leaf.reshape(-1, leaf.shape[-1]) for leaf in (evaluation.targets, evaluation.source))
         before = np.concatenate([targets[:, -1:], targets[:, :-1]], 1)
         row, place = np.nonzero(before > self.end)  # after a sentinel: the token before that sentinel in the source
-        before[row, place] = source[row, np.argmax(source[row] == before[row, place][:, None], 1) - 1]
+        before[row, place] = encoder_inputs[row, np.argmax(encoder_inputs[row] == before[row, place][:, None], 1) - 1]
         is_text = targets < self.start
         unigram, bigram = self._count_model_losses(before[is_text], targets[is_text])
         return {"unigram": float(unigram.sum() / targets.size), "bigram": float(bigram.sum() / targets.size)}

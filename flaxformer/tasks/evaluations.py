@@ -144,8 +144,8 @@ class EvaluationSet(Evaluation):
         return EvaluationData(jax.jit(_evaluation)(self.task.load()))
 
     def load_test(self) -> EvaluationData | None:
-        found = jax.jit(_test)(self.task.load())
-        return None if found is None else EvaluationData(found)
+        test_set = jax.jit(_test)(self.task.load())
+        return None if test_set is None else EvaluationData(test_set)
 
     def fingerprint(self) -> dict[str, object]:
         return self.task.fingerprint()

@@ -78,11 +78,11 @@ def evaluation_set(held_out: Batch, task: Task) -> Batch:
 def test_set(held_out: Batch, task: Task) -> Batch | None:
     """Return the test set of a task, of the same shape, from the rows of a table that are not in the evaluation set."""
     size = math.prod(task.evaluation_shape)
-    others = np.setdiff1d(np.arange(len(held_out.inputs)), sample_evenly(len(held_out.inputs), size)[0])
-    if not others.size:
+    unused_rows = np.setdiff1d(np.arange(len(held_out.inputs)), sample_evenly(len(held_out.inputs), size)[0])
+    if not unused_rows.size:
         return None
-    rows, weights = sample_evenly(others.size, size)
-    return _scored_rows(held_out, others[rows], weights, task)
+    rows, weights = sample_evenly(unused_rows.size, size)
+    return _scored_rows(held_out, unused_rows[rows], weights, task)
 
 
 def _scored_rows(held_out: Batch, rows: np.ndarray, weights: np.ndarray, task: Task) -> Batch:

@@ -172,17 +172,17 @@ def read_image_folder(path: str) -> Pictures:
     root = Path(path).expanduser()
     classes = sorted(folder for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith("."))
     files = [(label, file) for label, folder in enumerate(classes) for file in sorted(folder.iterdir())]
-    found = [(label, file, _read_image(file)) for label, file in files if not file.name.startswith(".")]
-    if not found:
+    labelled_images = [(label, file, _read_image(file)) for label, file in files if not file.name.startswith(".")]
+    if not labelled_images:
         raise UserError(f"path is '{path}', a folder without images; expected one folder of images per class")
-    _, first, image = found[0]
-    for _, file, other in found:
+    _, first, image = labelled_images[0]
+    for _, file, other in labelled_images:
         if other.size != image.size:
-            size, first_size = ("{} × {}".format(*one.size) for one in (other, image))
+            size, first_size = ("{} × {}".format(*image_file.size) for image_file in (other, image))
             raise UserError(f"{file} has {size} pixels and {first} {first_size}; expected one size")
-    mode = "L" if all(image.mode in ("1", "L") for *_, image in found) else "RGB"
-    images = np.stack([np.asarray(image.convert(mode)) for *_, image in found])
-    return _make_pictures(images / 255, np.array([label for label, *_ in found]))
+    mode = "L" if all(image.mode in ("1", "L") for *_, image in labelled_images) else "RGB"
+    images = np.stack([np.asarray(image.convert(mode)) for *_, image in labelled_images])
+    return _make_pictures(images / 255, np.array([label for label, *_ in labelled_images]))
 
 
 def _read_image(file: Path) -> "Image":
@@ -196,8 +196,8 @@ def _read_image(file: Path) -> "Image":
 
 def _array_problems(images: np.ndarray, labels: np.ndarray) -> Iterator[str]:
     if images.ndim not in (3, 4) or images.dtype.kind not in "uif" or not images.size:
-        found = f"images are {images.shape} of {images.dtype}"
-        yield f"{found}; expected numbers [n, height, width] or [n, height, width, channels]"
+        images_form = f"images are {images.shape} of {images.dtype}"
+        yield f"{images_form}; expected numbers [n, height, width] or [n, height, width, channels]"
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "ui":
         expected = f"integers, one per image, for {len(images)} images"
         yield f"labels are {labels.shape} of {labels.dtype}; expected {expected}"

@@ -60,8 +60,8 @@ class MixtureStage(Config):
 
     def __post_init__(self) -> None:
         if isinstance(self.weights, tuple | list):  # an integer would give the program another type
-            own = tuple(float(x) if type(x) is int else x for x in self.weights)
-            object.__setattr__(self, "weights", own)
+            numbers = tuple(float(x) if type(x) is int else x for x in self.weights)
+            object.__setattr__(self, "weights", numbers)
         super().__post_init__()
 
 
@@ -81,16 +81,16 @@ class Mixture(Task):
     stages: tuple[MixtureStage, ...] = part(())
 
     def problems(self) -> Iterator[str]:
-        names = [one.name for one in self.domains]
+        names = [domain.name for domain in self.domains]
         if not names:
             yield "Mixture.domains is (); expected at least one Domain"
         if doubled := sorted({name for name in names if names.count(name) > 1}):
             yield f"Mixture.domains has the name '{doubled[0]}' more than once; expected different names"
         for name in ("sequence_length", "source_length", "packs_documents"):
-            values = {one.name: getattr(one.task, name) for one in self.domains}
+            values = {domain.name: getattr(domain.task, name) for domain in self.domains}
             if len(set(values.values())) > 1:
-                yield f"Mixture.domains differ in {name}: {_listed(values)}; expected one value"
-        yield from _weight_problems("Mixture.domains have the weights", [one.weight for one in self.domains])
+                yield f"Mixture.domains differ in {name}: {_list_by_domain(values)}; expected one value"
+        yield from _weight_problems("Mixture.domains have the weights", [domain.weight for domain in self.domains])
         for number, stage in enumerate(self.stages):
             if isinstance(stage.weights, tuple):
                 where = f"Mixture.stages.{number}.weights is"
@@ -110,7 +110,7 @@ class Mixture(Task):
     def tasks(self) -> tuple[Task, ...]:
         """The tasks of the domains, with the batch sizes of the mixture."""
         sizes = {name: getattr(self, name) for name in ("batch_size", "evaluation_batches", "evaluation_batch_size")}
-        return tuple(one.task.replace(**sizes) for one in self.domains)
+        return tuple(domain.task.replace(**sizes) for domain in self.domains)
 
     @property
     def vocabulary(self) -> int:
@@ -130,45 +130,51 @@ class Mixture(Task):
 
     @property
     def schedule(self) -> "_Weights":
-        """The weights of the domains, and those of the stages."""
-        return tuple(one.weight for one in self.domains), tuple((one.start, one.weights) for one in self.stages)
+        """The weights of the domains, and of the stages."""
+        stages = tuple((stage.start, stage.weights) for stage in self.stages)
+        return tuple(domain.weight for domain in self.domains), stages
 
     def tokens_read(self, model: ModelConfig) -> int:
         return self.domains[0].task.tokens_read(model)
 
     def evaluation_parts(self) -> dict[str, Task]:
-        return dict(zip((one.name for one in self.domains), self.tasks, strict=True))
+        return dict(zip((domain.name for domain in self.domains), self.tasks, strict=True))
 
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
-        for one in self.domains:
-            yield from (f"domain '{one.name}': {problem}" for problem in one.task.problems_with(model))
-            if getattr(one.task, "buckets", 1) > 1:
+        for domain in self.domains:
+            yield from (f"domain '{domain.name}': {problem}" for problem in domain.task.problems_with(model))
+            if getattr(domain.task, "buckets", 1) > 1:
                 yield (
-                    f"domain '{one.name}': task.buckets is {getattr(one.task, 'buckets', 1)}; expected 1 in a mixture, "
-                    "whose batches have examples of all domains, and so one length"
+                    f"domain '{domain.name}': task.buckets is {getattr(domain.task, 'buckets', 1)}; expected 1 in a "
+                    "mixture, whose batches have examples of all domains, and so one length"
                 )
-        vocabularies = {one.name: one.task.vocabulary for one in self.domains}
+        vocabularies = {domain.name: domain.task.vocabulary for domain in self.domains}
         if len(set(vocabularies.values())) > 1:
-            yield f"domains have different vocabularies: {_listed(vocabularies)}; expected one, of the same tokenizer"
+            listed = _list_by_domain(vocabularies)
+            yield f"domains have different vocabularies: {listed}; expected one, of the same tokenizer"
 
     def load(self) -> "MixtureSource":
         sources = tuple(task.load() for task in self.tasks)
-        for own, first in ((sources[i], sources[0]) for i in range(1, len(sources))):
-            if _form(own) != _form(first):
-                forms = f"{_listed(_form(first))}; and {_listed(_form(own))}"
+        for source, first in ((sources[i], sources[0]) for i in range(1, len(sources))):
+            if _form(source) != _form(first):
+                forms = f"{_list_by_domain(_form(first))}; and {_list_by_domain(_form(source))}"
                 raise UserError(f"domains have batches with different fields: {forms}; expected equal ones")
-        return MixtureSource(sources, self.schedule, tuple(one.name for one in self.domains), self.batch_size)
+        return MixtureSource(sources, self.schedule, tuple(domain.name for domain in self.domains), self.batch_size)
 
     def fingerprint(self) -> dict[str, object]:
-        found = {one.name: one.task.fingerprint() for one in self.domains}
-        return {f"{name} {key}": value for name, own in found.items() for key, value in own.items()}
+        fingerprints = {domain.name: domain.task.fingerprint() for domain in self.domains}
+        return {
+            f"{name} {key}": value for name, fingerprint in fingerprints.items() for key, value in fingerprint.items()
+        }
 
     def overlap(self, sample: int = SAMPLE) -> Overlap:
         """Return the sums over the domains, each compared with its own training data."""
-        found = [task.overlap(sample) for task in self.tasks]
-        drawn = [one.compared for one in found if one.compared is not None]
+        overlaps = [task.overlap(sample) for task in self.tasks]
+        drawn = [overlap.compared for overlap in overlaps if overlap.compared is not None]
         return Overlap(
-            sum(one.examples for one in found), sum(one.in_training for one in found), sum(drawn) if drawn else None
+            sum(overlap.examples for overlap in overlaps),
+            sum(overlap.in_training for overlap in overlaps),
+            sum(drawn) if drawn else None,
         )
 
     def training_tokens(self, tokenizer: str | None) -> list[np.ndarray]:
@@ -179,13 +185,15 @@ class Mixture(Task):
 
         They are those that every domain has, such as "bigram, one per domain".
         """
-        found = [task.references() for task in self.tasks]
-        names = [name for name in found[0] if all(name in own for own in found)]
+        references = [task.references() for task in self.tasks]
+        names = [name for name in references[0] if all(name in losses for losses in references)]
         if not names:
             return {}
         counts = [float(jax.device_get(task.load().evaluation().weights).sum()) for task in self.tasks]
         return {
-            f"{name}, one per domain": sum(own[name] * count for own, count in zip(found, counts, strict=True))
+            f"{name}, one per domain": sum(
+                losses[name] * count for losses, count in zip(references, counts, strict=True)
+            )
             / sum(counts)
             for name in names
         }
@@ -210,15 +218,15 @@ class MixtureSource(Source):
     def with_numbers(self, task: Config) -> "MixtureSource":
         if not isinstance(task, Mixture):
             return self
-        own = zip(self.sources, task.domains, strict=True)
-        sources = tuple(source.with_numbers(domain.task) for source, domain in own)
+        pairs = zip(self.sources, task.domains, strict=True)
+        sources = tuple(source.with_numbers(domain.task) for source, domain in pairs)
         return self.replace(sources=sources, weights=task.schedule)
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
         domains = draw_domains(fold_in_name(key, "mixture"), step, weights_at(self.weights, step), self.batch_size)
-        own = fold_in_name(key, "domains")
+        domains_key = fold_in_name(key, "domains")
         batches = [
-            concat_parts(source.batch(fold_in_name(own, name), step))
+            concat_parts(source.batch(fold_in_name(domains_key, name), step))
             for source, name in zip(self.sources, self.names, strict=True)
         ]
 
@@ -231,14 +239,14 @@ class MixtureSource(Source):
         return _concat([source.evaluation() for source in self.sources])
 
     def test(self) -> Batch | None:
-        found = [source.test() for source in self.sources]
-        own = [one for one in found if one is not None]
-        return _concat(own) if len(own) == len(found) else None
+        test_sets = [source.test() for source in self.sources]
+        present = [test_set for test_set in test_sets if test_set is not None]
+        return _concat(present) if len(present) == len(test_sets) else None
 
     def training_examples(self) -> Sequence[Batch] | None:
         tables = [source.training_examples() for source in self.sources]
-        found = [table for own in tables if own is not None for table in own]
-        return None if None in tables else found
+        batches = [table for source_tables in tables if source_tables is not None for table in source_tables]
+        return None if None in tables else batches
 
 
 def weights_at(weights: _Weights, step: int | Int[Array, ""]) -> tuple[Weight, ...]:
@@ -246,8 +254,8 @@ def weights_at(weights: _Weights, step: int | Int[Array, ""]) -> tuple[Weight, .
     first, stages = weights
 
     def later(now: tuple[Weight, ...], stage: tuple[int | Int[Array, ""], tuple[Weight, ...]]) -> tuple[Weight, ...]:
-        start, own = stage
-        return tuple(jnp.where(step >= start, new, old) for old, new in zip(now, own, strict=True))
+        start, new_weights = stage
+        return tuple(jnp.where(step >= start, new, old) for old, new in zip(now, new_weights, strict=True))
 
     return functools.reduce(later, stages, first)
 
@@ -255,9 +263,9 @@ def weights_at(weights: _Weights, step: int | Int[Array, ""]) -> tuple[Weight, .
 def draw_domains(key: Array, step: int | Int[Array, ""], weights: Sequence[Weight], count: int) -> Int[Array, "count"]:
     """Return the index of the domain of each of `count` examples, with probability w_k / Σ_i w_i."""
     # In order, and in float32 on the host too: a weight of 0 adds exactly nothing.
-    sums = list(itertools.accumulate(jnp.asarray(own, jnp.float32) for own in weights))
+    sums = list(itertools.accumulate(jnp.asarray(weight, jnp.float32) for weight in weights))
     place = jax.random.uniform(jax.random.fold_in(key, step), (count,)) * sums[-1]
-    return functools.reduce(lambda found, own: found + (place >= own), sums[:-1], jnp.zeros(count, jnp.int32))
+    return functools.reduce(lambda index, bound: index + (place >= bound), sums[:-1], jnp.zeros(count, jnp.int32))
 
 
 def _concat(batches: Sequence[Batch]) -> Batch:
@@ -273,8 +281,8 @@ def _with_common_padding(batches: Sequence[Batch]) -> list[Batch]:
 def _form(source: Source) -> dict[str, object]:
     """Return the fields that the batches of a source have, with their dtypes."""
     batch = source.batch(jax.random.key(0), 0) if source.on_host else jax.eval_shape(lambda: _first(source))
-    own = concat_parts(batch) if source.on_host else batch
-    arrays = {name: getattr(own, name) for name in Batch.__dataclass_fields__}
+    example_batch = concat_parts(batch) if source.on_host else batch
+    arrays = {name: getattr(example_batch, name) for name in Batch.__dataclass_fields__}
     return {name: x.dtype for name, x in arrays.items() if hasattr(x, "dtype")}
 
 
@@ -294,5 +302,5 @@ def _weight_problems(where: str, weights: Sequence[object]) -> Iterator[str]:
             yield f"{where} {tuple(weights)}; expected numbers of at least 0 with a sum above 0 (from 1e-30 to 1e30)"
 
 
-def _listed(values: Mapping[str, object]) -> str:
+def _list_by_domain(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())

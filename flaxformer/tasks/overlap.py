@@ -51,8 +51,8 @@ def example_keys(batch: "Batch") -> Iterator[bytes]:
     parts = [*_contents(batch.inputs, batch.valid), *_contents(batch.targets, weights > 0)]
     if batch.source is not None:
         parts += _contents(batch.source, batch.source_valid)
-    for row, own in zip(zip(*parts, strict=True), weights.reshape(len(weights), -1), strict=True):
-        if own.any():
+    for row, example_weights in zip(zip(*parts, strict=True), weights.reshape(len(weights), -1), strict=True):
+        if example_weights.any():
             yield b"|".join(part.tobytes().rstrip(b"\0") for part in row)
 
 
@@ -62,9 +62,9 @@ def _contents(values: "np.ndarray | jax.Array", mask: "np.ndarray | jax.Array | 
     array = array.astype(np.int32) if array.dtype.kind in "ui" else array
     if mask is None:
         return [array]
-    own = np.asarray(mask)
-    spread = own.reshape(*own.shape, *[1] * (array.ndim - own.ndim))
-    return [np.where(spread, array, 0), own.reshape(len(own), -1).sum(1).astype(np.int32)]
+    is_counted = np.asarray(mask)
+    spread = is_counted.reshape(*is_counted.shape, *[1] * (array.ndim - is_counted.ndim))
+    return [np.where(spread, array, 0), is_counted.reshape(len(is_counted), -1).sum(1).astype(np.int32)]
 
 
 def evaluation_digest(source: "Source") -> str:
@@ -74,10 +74,10 @@ def evaluation_digest(source: "Source") -> str:
 
 def examples_digest(batch: "Batch") -> str:
     """Return a digest, in 16 hexadecimal digits, of the scored examples of a batch [B, …]."""
-    found = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for key in example_keys(batch):
-        found.update(len(key).to_bytes(8, "little") + key)
-    return found.hexdigest()
+        digest.update(len(key).to_bytes(8, "little") + key)
+    return digest.hexdigest()
 
 
 def count_overlap(source: "Source", sample: int) -> Overlap:
@@ -89,16 +89,16 @@ def count_overlap(source: "Source", sample: int) -> Overlap:
     """
     evaluation = list(example_keys(_evaluation(source)))
     tables = source.training_examples()
-    found, compared = set(evaluation), None
+    evaluation_keys, compared = set(evaluation), None
     if tables is not None:
-        training = _known(tables, found)
+        training = _keys_in(tables, evaluation_keys)
     else:
         drawn = _draw(source, sample)
-        training, compared = _known(drawn, found), sum(len(table.targets) for table in drawn)
+        training, compared = _keys_in(drawn, evaluation_keys), sum(len(table.targets) for table in drawn)
     return Overlap(len(evaluation), sum(key in training for key in evaluation), compared)
 
 
-def _known(tables: "Iterable[Batch]", wanted: set[bytes]) -> set[bytes]:
+def _keys_in(tables: "Iterable[Batch]", wanted: set[bytes]) -> set[bytes]:
     return {key for table in tables for key in example_keys(table) if key in wanted}
 
 
@@ -139,21 +139,21 @@ def windows_in_text(windows: np.ndarray, text: np.ndarray) -> Bool[np.ndarray, "
     Windows are compared by a polynomial hash of 64 bits, and equal hashes by their tokens.
     """
     count, n = windows.shape
-    found = np.zeros(count, bool)
+    is_in_text = np.zeros(count, bool)
     if text.size < n:
-        return found
+        return is_in_text
     hashes = np.array([_window_hashes(window, n)[0] for window in windows], np.uint64)
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     for start in range(0, text.size - n + 1, PIECE):
         piece = text[start : start + PIECE + n - 1]
-        own = _window_hashes(piece, n)
-        place = np.minimum(np.searchsorted(ordered, own), count - 1)
-        hits = np.flatnonzero(ordered[place] == own)
-        for value, at in zip(*np.unique(own[hits], return_index=True), strict=True):
+        piece_hashes = _window_hashes(piece, n)
+        place = np.minimum(np.searchsorted(ordered, piece_hashes), count - 1)
+        hits = np.flatnonzero(ordered[place] == piece_hashes)
+        for value, at in zip(*np.unique(piece_hashes[hits], return_index=True), strict=True):
             same = windows[hashes == value] == piece[hits[at] : hits[at] + n]
-            found[hashes == value] |= same.all(1)
-    return found
+            is_in_text[hashes == value] |= same.all(1)
+    return is_in_text
 
 
 def _window_hashes(text: np.ndarray, n: int) -> UInt64[np.ndarray, " starts"]:

@@ -102,8 +102,8 @@ class PairTask(Task):
         sides = {side: self._within_limits(pairs) for side, pairs in self.sides().items()}
         for side, pairs in sides.items():
             if not pairs:
-                found = f"{sum(map(len, sides.values()))} pairs of lines of 1 to {self.max_length} tokens"
-                raise UserError(f"{type(self).__name__}: 0 of {found} are on the {side} side; expected at least one")
+                counts = f"{sum(map(len, sides.values()))} pairs of lines of 1 to {self.max_length} tokens"
+                raise UserError(f"{type(self).__name__}: 0 of {counts} are on the {side} side; expected at least one")
         held_out = self._examples(sides["validation"], self.source_length, self.sequence_length)
         if self.buckets == 1:
             train = self._examples(sides["training"], self.source_length, self.sequence_length)
@@ -226,8 +226,11 @@ class PairedFiles(PairTask):
 
     def sides(self) -> dict[str, list[Pair]]:
         pairs = read_pairs(self.source_path, self.target_path, self.encoding)
-        if own := self.validation:
-            return {"training": pairs, "validation": read_pairs(own.source_path, own.target_path, self.encoding)}
+        if validation := self.validation:
+            return {
+                "training": pairs,
+                "validation": read_pairs(validation.source_path, validation.target_path, self.encoding),
+            }
         return {
             "training": [pair for pair in pairs if pair.tenth >= self.validation_tenths],
             "validation": [pair for pair in pairs if pair.tenth < self.validation_tenths],
@@ -235,8 +238,8 @@ class PairedFiles(PairTask):
 
     def fingerprint(self) -> dict[str, object]:
         paths: dict[str, str] = {"source": self.source_path, "target": self.target_path}
-        if own := self.validation:
-            paths |= {"validation_source": own.source_path, "validation_target": own.target_path}
+        if validation := self.validation:
+            paths |= {"validation_source": validation.source_path, "validation_target": validation.target_path}
         digests: dict[str, object] = {
             f"{side}_sha256": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
             for side, path in paths.items()

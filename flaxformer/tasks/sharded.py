@@ -28,8 +28,8 @@ class ShardedSource(Source):
         return self._shard(self.source.evaluation(), PartitionSpec(None, *BATCH))
 
     def test(self) -> Batch | None:
-        found = self.source.test()
-        return None if found is None else self._shard(found, PartitionSpec(None, *BATCH))
+        test_set = self.source.test()
+        return None if test_set is None else self._shard(test_set, PartitionSpec(None, *BATCH))
 
     def training_examples(self) -> Sequence[Batch] | None:
         return self.source.training_examples()

@@ -114,8 +114,8 @@ class Induction(SyntheticTask):
     def example(self, key: Array) -> Batch:
         for_symbol, for_others, for_place = jax.random.split(key, 3)
         symbol = jax.random.randint(for_symbol, (), 0, self.symbols)
-        others = jax.random.randint(for_others, (self.length,), 0, self.symbols - 1)
-        tokens = others + (others >= symbol)  # any symbol but that one
+        other_symbols = jax.random.randint(for_others, (self.length,), 0, self.symbols - 1)
+        tokens = other_symbols + (other_symbols >= symbol)  # any symbol but that one
         first = jax.random.randint(for_place, (), 0, self.length - 2)
         tokens = jnp.append(tokens.at[first].set(symbol).at[-1].set(symbol), tokens[first + 1])
         return next_token(tokens, jnp.arange(tokens.size) == self.length)

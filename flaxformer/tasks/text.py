@@ -68,8 +68,10 @@ class TokenTask(Task):
         """
         train, validation = self.checked_tokens()
         starts = evaluation_starts(np, self, validation.size).reshape(-1, 1)
-        found = windows_in_text(np.asarray(validation)[starts + np.arange(self.length + 1)], train[:COUNTED])
-        return Overlap(len(found), int(found.sum()), min(train.size, COUNTED) if train.size > COUNTED else None)
+        is_in_training = windows_in_text(np.asarray(validation)[starts + np.arange(self.length + 1)], train[:COUNTED])
+        return Overlap(
+            len(is_in_training), int(is_in_training.sum()), min(train.size, COUNTED) if train.size > COUNTED else None
+        )
 
     def training_tokens(self, tokenizer: str | None) -> list[np.ndarray]:
         """Return the first 2²⁴ training tokens; none if they are those of another tokenizer."""
@@ -106,12 +108,12 @@ class TextTask(TokenTask):
         return tokenise(self.corpus(), self.tokenizer)
 
     def fingerprint(self) -> dict[str, object]:
-        found = self.corpus().fingerprint()
+        fingerprint = self.corpus().fingerprint()
         if self.tokenizer is None:
-            return found
+            return fingerprint
         train, validation = self.tokens()
         counts = {"train_tokens": train.size, "validation_tokens": validation.size}
-        return found | read_tokenizer(self.tokenizer).fingerprint | counts
+        return fingerprint | read_tokenizer(self.tokenizer).fingerprint | counts
 
 
 @functools.cache

@@ -38,7 +38,7 @@ class Adapter(Config):
         """Return the initial values of the trained arrays of one matrix, by name."""
         raise NotImplementedError(f"{type(self).__name__} does not define `init`")
 
-    def apply(self, weight: Float[Array, "n_in n_out"], own: dict[str, Array]) -> Float[Array, "n_in n_out"]:
+    def apply(self, weight: Float[Array, "n_in n_out"], trained: dict[str, Array]) -> Float[Array, "n_in n_out"]:
         """Return the matrix that the model applies, from the frozen matrix and the trained arrays."""
         raise NotImplementedError(f"{type(self).__name__} does not define `apply`")
 
@@ -58,8 +58,8 @@ class LoRA(Adapter):
         down = jax.random.normal(key, (n_in, self.rank), jnp.float32) / jnp.sqrt(n_in)
         return {"A": down, "B": jnp.zeros((self.rank, n_out), jnp.float32)}
 
-    def apply(self, weight: Float[Array, "n_in n_out"], own: dict[str, Array]) -> Float[Array, "n_in n_out"]:
-        return weight + self.alpha / self.rank * (own["A"] @ own["B"])
+    def apply(self, weight: Float[Array, "n_in n_out"], trained: dict[str, Array]) -> Float[Array, "n_in n_out"]:
+        return weight + self.alpha / self.rank * (trained["A"] @ trained["B"])
 
 
 def adapt(params: Transformer, adapter: Adapter | None, key: Array) -> Transformer:
@@ -67,11 +67,11 @@ def adapt(params: Transformer, adapter: Adapter | None, key: Array) -> Transform
     if adapter is None:
         return params
 
-    def begin(path: jax.tree_util.KeyPath, weight: Array, own: Axes) -> Array | AdaptedWeight:
+    def begin(path: jax.tree_util.KeyPath, weight: Array, weight_axes: Axes) -> Array | AdaptedWeight:
         name = path_name(path)
         if not matches(name, adapter.weights):
             return weight
-        matrices = _matrices(weight, own)
+        matrices = _matrices(weight, weight_axes)
         lead = matrices.shape[:-2]
         keys = jax.random.split(fold_in_name(key, name), lead)
         return AdaptedWeight(base=weight, own=_over(len(lead), adapter.init)(keys, matrices))
@@ -84,13 +84,13 @@ def merge(params: Transformer, adapter: Adapter | None) -> Transformer:
     if adapter is None:
         return params
 
-    def weight(node: Array | AdaptedWeight, own: PyTree) -> Array:
+    def weight(node: Array | AdaptedWeight, weight_axes: PyTree) -> Array:
         if not isinstance(node, AdaptedWeight):
             return node
         base = jax.lax.stop_gradient(node.base)
-        matrices = _matrices(base, own.base)
+        matrices = _matrices(base, weight_axes.base)
         merged = _over(matrices.ndim - 2, adapter.apply)(matrices, node.own)
-        return _from_matrices(merged, base.shape, own.base)
+        return _from_matrices(merged, base.shape, weight_axes.base)
 
     return jax.tree.map(weight, params, axes(params), is_leaf=is_adapted)
 
@@ -107,16 +107,16 @@ def _over(count: int, function: Callable[..., T]) -> Callable[..., T]:
     return function
 
 
-def _matrices(weight: Array, own: Axes) -> Float[Array, "*stacked n_in n_out"]:
+def _matrices(weight: Array, weight_axes: Axes) -> Float[Array, "*stacked n_in n_out"]:
     """A weight as one matrix, or as stacked ones."""
-    stacked, summed, result = own.as_matrix or ((), (), ())
+    stacked, summed, result = weight_axes.as_matrix or ((), (), ())
     ordered = jnp.transpose(weight, (*stacked, *summed, *result))
     lead = [weight.shape[place] for place in stacked]
     return ordered.reshape(*lead, math.prod(weight.shape[place] for place in summed), -1)
 
 
-def _from_matrices(matrices: Array, shape: tuple[int, ...], own: Axes) -> Array:
+def _from_matrices(matrices: Array, shape: tuple[int, ...], weight_axes: Axes) -> Array:
     """The inverse of `_matrices`."""
-    order = [place for places in own.as_matrix or () for place in places]
+    order = [place for places in weight_axes.as_matrix or () for place in places]
     ordered = matrices.reshape([shape[place] for place in order])
     return jnp.transpose(ordered, [order.index(place) for place in range(len(shape))])

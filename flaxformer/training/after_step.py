@@ -17,7 +17,9 @@ def after_step(params: Transformer, run: Run) -> Transformer:
         changed = stack_as(run.optimizer.after_step(with_layout(changed, "unrolled")), params)
     if all(new is old for new, old in zip(jax.tree.leaves(changed), jax.tree.leaves(params), strict=True)):
         return params
-    return jax.tree.map(lambda own, old, new: new if own else old, run.trainable.mask(params), params, changed)
+    return jax.tree.map(
+        lambda is_trained, old, new: new if is_trained else old, run.trainable.mask(params), params, changed
+    )
 
 
 def running_mean(
@@ -34,5 +36,5 @@ def running_mean(
     if ema is None:
         return None
     past = 1 - jnp.power(ema, step)
-    own = (1 - ema) / (1 - ema + ema * past)
-    return jax.tree.map(lambda mean, new: (1 - own) * mean + own * new, average, params)
+    share = (1 - ema) / (1 - ema + ema * past)
+    return jax.tree.map(lambda mean, new: (1 - share) * mean + share * new, average, params)

@@ -126,7 +126,7 @@ class CompiledRun:
         if not self.source.on_host:  # the shapes of a chunk are known with the first one
             yield self._advance(state, run, self.source, steps)
         yield self._evaluate(state, run, self._batches("evaluation"))
-        for data in self._held_out.named("evaluation").values():
+        for data in self._held_out.load_named("evaluation").values():
             if not self._is_like_task(data):
                 yield self._score(state, run, data)
         if self._functions.diagnose is not None:
@@ -135,9 +135,9 @@ class CompiledRun:
     def _shapes(self, call: ProgramCall) -> TrainState:
         """The shapes of the state that a call gives, without calling it, and where its arrays will lie."""
         shapes = jax.eval_shape(call.function, *call.arguments)
-        one = SingleDeviceSharding(self.device_group.devices[0])
-        own = jax.tree.map(lambda x: one, shapes) if self._state is None else self._state
-        return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, own)
+        sharding = SingleDeviceSharding(self.device_group.devices[0])
+        shardings = jax.tree.map(lambda x: sharding, shapes) if self._state is None else self._state
+        return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, shardings)
 
     def start(self, run: Run, initial: InitialWeights | None = None) -> TrainState:
         """The state before the first step; the first call decides whether there are weights to start from."""
@@ -155,26 +155,26 @@ class CompiledRun:
         return self._run(self._advance(state, run, source, steps))
 
     def evaluate(self, state: TrainState, run: Run) -> RunMetrics:
-        """The metrics of the evaluation set and of the named evaluations, and those of `measure`."""
+        """The metrics of the evaluation set, of the named evaluations, and of `measure`."""
         return self.evaluate_with_errors(state, run)[0]
 
     def evaluate_with_errors(self, state: TrainState, run: Run) -> tuple[RunMetrics, RunMetrics]:
         """The metrics of `evaluate`; and their standard errors over the examples, such as validation_loss_se."""
         scores, measured = self._run(self._evaluate(state, run, self._batches("evaluation")))
-        found = task_columns(scores) | self._score_named(state, run, "evaluation")
-        kept = without_errors(found)
-        return kept | measured, {name: value for name, value in found.items() if name not in kept}
+        columns = task_columns(scores) | self._score_named(state, run, "evaluation")
+        kept = without_errors(columns)
+        return kept | measured, {name: value for name, value in columns.items() if name not in kept}
 
     def test(self, state: TrainState, run: Run) -> RunMetrics:
         """The metrics of the test sets: test_loss, test_loss_se, and test_accuracy where there is one; none without it.
 
         They are for the end of training: choices by them would make them optimistic.
         """
-        batches, found = self._batches("test"), self._score_named(state, run, "test")
+        batches, metrics = self._batches("test"), self._score_named(state, run, "test")
         if batches is None:
-            return found
+            return metrics
         scores, _ = self._run(self._evaluate(state, run, batches))
-        return task_columns(scores, is_test=True) | found
+        return task_columns(scores, is_test=True) | metrics
 
     def _batches(self, part: HeldOutPart) -> Batch | None:
         """The batches of the task's own evaluation set or test set, on the devices."""
@@ -183,20 +183,20 @@ class CompiledRun:
     def _score_named(self, state: TrainState, run: Run, part: HeldOutPart) -> RunMetrics:
         """The metrics of the named evaluations, with standard errors."""
         prefix = "test_" if part == "test" else ""
-        found: RunMetrics = {}
-        for name, data in self._held_out.named(part).items():
+        metrics: RunMetrics = {}
+        for name, data in self._held_out.load_named(part).items():
             if self._is_like_task(data):
                 scores = self._run(self._evaluate(state, run, data.batches))[0]
             else:
                 scores = self._run(self._score(state, run, data))
-            found |= {f"{prefix}{name}_{metric}": value for metric, value in scores.items()}
-        return found
+            metrics |= {f"{prefix}{name}_{metric}": value for metric, value in scores.items()}
+        return metrics
 
     def _is_like_task(self, data: EvaluationData) -> bool:
         """True if the program of the task's own evaluation set scores these data too."""
-        own = self._batches("evaluation")
+        task_batches = self._batches("evaluation")
         is_plain = type(data) is EvaluationData and not self._has_parts and not self._functions.has_measure
-        return is_plain and shapes_of(data.batches) == shapes_of(own)
+        return is_plain and shapes_of(data.batches) == shapes_of(task_batches)
 
     def diagnose(self, state: TrainState, run: Run) -> PyTree:
         """The diagnostics of the next step; None if the driver was given no such function."""
@@ -257,9 +257,9 @@ class CompiledRun:
     def _compile(self, call: ProgramCall, lowered: jax.stages.Lowered) -> None:
         with self.device_group.context():
             compiled = compile_lowered(lowered, runs_once=call.name == "start")
-        if (own := compiled.memory_analysis()) is not None:
-            used = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
-            self._bytes[call.name] = used - own.alias_size_in_bytes
+        if (memory := compiled.memory_analysis()) is not None:
+            used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+            self._bytes[call.name] = used - memory.alias_size_in_bytes
             check_compiled(self._bytes[call.name], call.name)
         self.programs[call.name] = compiled
 
@@ -269,12 +269,12 @@ def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Call
     if stack_size is None:
         return function
 
-    def mapped(*arguments: PyTree) -> PyTree:
+    def map_trials(*arguments: PyTree) -> PyTree:
         *stacked, source = arguments
         batch_size = None if stack_size == 1 else stack_size
-        return jax.lax.map(lambda own: function(*own, source), tuple(stacked), batch_size=batch_size)
+        return jax.lax.map(lambda trial: function(*trial, source), tuple(stacked), batch_size=batch_size)
 
-    return mapped
+    return map_trials
 
 
 _SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
@@ -294,6 +294,8 @@ def functions_of(
     """
     with _SHARING:
         key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
-        found = _SHARED.get(key) or RunFunctions(functools.partial(_over_stack, stack_size), layout, measure, diagnose)
-        _SHARED[key] = found
-        return found
+        functions = _SHARED.get(key) or RunFunctions(
+            functools.partial(_over_stack, stack_size), layout, measure, diagnose
+        )
+        _SHARED[key] = functions
+        return functions

@@ -28,10 +28,10 @@ def cached_micro_batches(run: Run) -> int:
     """
     devices = _batch_shards()
     rows, tokens = run.task.batch_size // devices // run.buckets, run.tokens_per_step // devices
-    activations, parts = activation_bytes(run) / devices, 1
-    while activations > parts * CACHE_BYTES and rows % (2 * parts) == 0 and tokens >= 2 * parts * MIN_TOKENS:
-        parts *= 2
-    return parts
+    activations, count = activation_bytes(run) / devices, 1
+    while activations > count * CACHE_BYTES and rows % (2 * count) == 0 and tokens >= 2 * count * MIN_TOKENS:
+        count *= 2
+    return count
 
 
 def core_devices(run: Run, cores: int) -> Devices | None:
@@ -41,7 +41,7 @@ def core_devices(run: Run, cores: int) -> Devices | None:
     (`experiments/benchmarks/README.md`).
     """
     rows = run.task.batch_size // run.buckets // (run.training.micro_batches or 1)
-    count = math.gcd(cores, rows, *(one.rows for one in run.evaluations))
+    count = math.gcd(cores, rows, *(evaluation.rows for evaluation in run.evaluations))
     return Devices(data=count) if count > 1 and activation_bytes(run) >= MIN_BYTES_TO_SHARE else None
 
 
@@ -60,8 +60,8 @@ def _activations(model: ModelConfig | None, length: int) -> int:
     if model is None:
         return 0
     layers = model.layer_configs
-    by_layer = {id(own): _layer_activations(own.sizes, length) for own in layers}
-    return length * (sum(by_layer[id(own)] for own in layers) + 2 * model.sizes["outputs"])
+    by_layer = {id(layer): _layer_activations(layer.sizes, length) for layer in layers}
+    return length * (sum(by_layer[id(layer)] for layer in layers) + 2 * model.sizes["outputs"])
 
 
 def _layer_activations(sizes: Mapping[str, int], length: int) -> int:

@@ -45,8 +45,8 @@ class DeviceGroup:
         return cls(tuple(mesh.devices.flat), mesh, formulations)
 
     def __str__(self) -> str:
-        others = f" and {len(self.devices) - 1} more" if len(self.devices) > 1 else ""
-        return f"{self.devices[0]}{others}"
+        and_more = f" and {len(self.devices) - 1} more" if len(self.devices) > 1 else ""
+        return f"{self.devices[0]}{and_more}"
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:

@@ -27,7 +27,7 @@ Scores = dict[str, Float[Array, ""]]
 def evaluate(params: Transformer, run: Run, source: Source) -> Scores:
     """Mean loss over the fixed evaluation set, without dropout or label smoothing; and accuracy, where there is one.
 
-    A mixture has those of each domain too. Data of `Run.evaluations` are not in the source: see `evaluate_sets`.
+    A mixture has the scores of each domain too. Data of `Run.evaluations` are not in the source: see `evaluate_sets`.
     """
     return without_errors(task_columns(score_task(params, run, source.evaluation())))
 
@@ -37,11 +37,11 @@ def evaluate_sets(params: Transformer, run: Run, evaluations: tuple[Evaluation, 
 
     For weights after training, as in a function that `flaxformer measure` calls.
     """
-    found: dict[str, float] = {}
-    for one in evaluations:
-        scores = jax.device_get(jax.jit(score_data)(params, run.without_init, jax.device_put(one.load())))
-        found |= {f"{one.name}_{name}": float(value) for name, value in scores.items()}
-    return found
+    columns: dict[str, float] = {}
+    for evaluation in evaluations:
+        scores = jax.device_get(jax.jit(score_data)(params, run.without_init, jax.device_put(evaluation.load())))
+        columns |= {f"{evaluation.name}_{name}": float(value) for name, value in scores.items()}
+    return columns
 
 
 def score(params: Transformer, run: Run, batches: Batch) -> Scores:
@@ -62,16 +62,16 @@ def score_task(params: Transformer, run: Run, batches: Batch) -> Scores:
     sums = _example_sums(params, run, batches)
     scores = mean_scores(*sums)
     for name, part in part_slices(run.task):
-        own: tuple[dict[str, LossSum], LossSum] = jax.tree.map(lambda x, part=part: x[part], sums)
-        scores |= {f"{name}/{metric}": value for metric, value in mean_scores(*own).items()}
+        part_sums: tuple[dict[str, LossSum], LossSum] = jax.tree.map(lambda x, part=part: x[part], sums)
+        scores |= {f"{name}/{metric}": value for metric, value in mean_scores(*part_sums).items()}
     return scores
 
 
 def part_slices(task: Task) -> Iterator[tuple[str, slice]]:
     """Yield the named parts of the evaluation set of a task, as ranges of its batches."""
     first = 0
-    for name, own in task.evaluation_parts().items():
-        last = first + own.evaluation_shape[0]
+    for name, part_task in task.evaluation_parts().items():
+        last = first + part_task.evaluation_shape[0]
         yield name, slice(first, last)
         first = last
 
@@ -79,10 +79,10 @@ def part_slices(task: Task) -> Iterator[tuple[str, slice]]:
 def _example_sums(params: Transformer, run: Run, batches: Batch) -> tuple[dict[str, LossSum], LossSum]:
     """Return (sum, count) of each metric, per batch, and of the loss of each example, [batches, B]."""
 
-    def one(batch: Batch) -> tuple[dict[str, LossSum], LossSum]:
+    def score_batch(batch: Batch) -> tuple[dict[str, LossSum], LossSum]:
         return batch_sums(forward(params, run, batch), run.model.head, batch)
 
-    return jax.lax.map(one, batches)
+    return jax.lax.map(score_batch, batches)
 
 
 def task_columns(scores: Mapping[str, Array], is_test: bool = False) -> Scores:
@@ -99,10 +99,10 @@ def without_errors(columns: Mapping[str, Array]) -> Scores:
 def evaluated_by(run: Run) -> dict[str, Evaluation | Task]:
     """Return the source of each named column, such as long_loss: an evaluation of the run, or the task of a part."""
     has_accuracy = run.model.head.has_accuracy
-    own = ("loss", "accuracy") if has_accuracy else ("loss",)
-    found: dict[str, Evaluation | Task] = {}
+    metrics = ("loss", "accuracy") if has_accuracy else ("loss",)
+    sources: dict[str, Evaluation | Task] = {}
     for name, task in run.task.evaluation_parts().items():
-        found |= {f"{name}_{metric}": task for metric in own}
-    for one in run.evaluations:
-        found |= {f"{one.name}_{metric}": one for metric in one.metrics(has_accuracy)}
-    return found
+        sources |= {f"{name}_{metric}": task for metric in metrics}
+    for evaluation in run.evaluations:
+        sources |= {f"{evaluation.name}_{metric}": evaluation for metric in evaluation.metrics(has_accuracy)}
+    return sources

@@ -35,12 +35,15 @@ class PlacedEvaluations:
             self._batches[part] = batches if self._device_group.mesh else self._device_group.device_put(batches)
         return self._batches[part]
 
-    def named(self, part: HeldOutPart) -> dict[str, EvaluationData]:
+    def load_named(self, part: HeldOutPart) -> dict[str, EvaluationData]:
         """The data of the named evaluations that have this part, by name."""
         if part not in self._named:
-            found = {one.name: one.load() if part == "evaluation" else one.load_test() for one in self._evaluations}
+            loaded = {
+                evaluation.name: evaluation.load() if part == "evaluation" else evaluation.load_test()
+                for evaluation in self._evaluations
+            }
             put = self._device_group.put_evaluation
-            self._named[part] = {name: put(data) for name, data in found.items() if data is not None}
+            self._named[part] = {name: put(data) for name, data in loaded.items() if data is not None}
         return self._named[part]
 
 

@@ -58,7 +58,7 @@ def _count(run: Run, source: Source | None) -> tuple[int, tuple[str, ...]]:
     with _COUNTING:
         if key not in _COUNTED:
             jaxpr = _step(run, run.task.load() if source is None else source)
-            _COUNTED[key] = products_of(jaxpr), tuple(sorted(set(_unknown(jaxpr))))
+            _COUNTED[key] = products_of(jaxpr), tuple(sorted(set(_unknown_primitives(jaxpr))))
         return _COUNTED[key]
 
 
@@ -110,7 +110,7 @@ def _repetitions(equation: JaxprEqn) -> int:
     return int(equation.params.get("length", 1)) * math.prod(size for size in grid if isinstance(size, int))
 
 
-def _unknown(jaxpr: Jaxpr) -> Iterator[str]:
+def _unknown_primitives(jaxpr: Jaxpr) -> Iterator[str]:
     """Names of primitives without a formula that may have many FLOPs, and of loops of unknown length."""
     for equation in jaxpr.eqns:
         name, inner = equation.primitive.name, list(_inner(equation.params.values()))
@@ -121,7 +121,7 @@ def _unknown(jaxpr: Jaxpr) -> Iterator[str]:
         if name in UNKNOWN or (has_unknown_length and any(map(products_of, inner))):
             yield name
         for program in inner:
-            yield from _unknown(program)
+            yield from _unknown_primitives(program)
 
 
 def _inner(values: Iterable[object]) -> Iterator[Jaxpr]:

@@ -35,11 +35,11 @@ class Rename(Config):
 
     def path(self, path: str) -> str | None:
         """Return the new path; None for a path that `old` does not match."""
-        found = re.fullmatch("(.*)".join(map(re.escape, self.old.split("*"))), path)
-        if found is None:
+        match = re.fullmatch("(.*)".join(map(re.escape, self.old.split("*"))), path)
+        if match is None:
             return None
         parts = self.new.split("*")
-        return "".join(text for pair in zip(parts, (*found.groups(), ""), strict=True) for text in pair)
+        return "".join(text for pair in zip(parts, (*match.groups(), ""), strict=True) for text in pair)
 
 
 class From(Config):
@@ -100,8 +100,8 @@ def overlay(init: From | None, initial: InitialWeights | None, drawn: Transforme
             )
         return drawn
 
-    def choose(is_loaded: Bool[Array, ""], value: Array, own: Array) -> Array:
-        return jnp.where(is_loaded, value, own)
+    def choose(is_loaded: Bool[Array, ""], value: Array, drawn_value: Array) -> Array:
+        return jnp.where(is_loaded, value, drawn_value)
 
     return jax.tree.map(choose, initial.is_loaded, initial.values, drawn)
 
@@ -119,28 +119,28 @@ def place(init: From, arrays: Mapping[str, np.ndarray], config: ModelConfig) -> 
     """
     specs = model.specs(config)
     shapes = {path: spec.shape for path, spec in params.table(specs)}
-    named = _renamed(init, arrays)
-    found = {path: array for path, array in named.items() if path in shapes and not matches(path, init.skip)}
+    named = _rename_paths(init, arrays)
+    loaded = {path: array for path, array in named.items() if path in shapes and not matches(path, init.skip)}
     problems = list(unmatched_patterns("init.skip", init.skip, [*shapes, *named]))
-    if wrong := [path for path, array in found.items() if array.shape != shapes[path]]:
-        lines = "\n".join(f"  {path}: {list(found[path].shape)} there, {list(shapes[path])} here" for path in wrong)
+    if wrong := [path for path, array in loaded.items() if array.shape != shapes[path]]:
+        lines = "\n".join(f"  {path}: {list(loaded[path].shape)} there, {list(shapes[path])} here" for path in wrong)
         problems.append(
             f"init.path is '{init.path}', where {len(wrong)} weights have other shapes:\n{lines}\n"
             "Give their paths as init.skip to draw them, or rename them."
         )
-    if not found:
+    if not loaded:
         problems.append(
-            f"init.path is '{init.path}', which has no weight with a path of this model; it has: {_listed(named)}; "
-            f"the model has: {_listed(shapes)}"
+            f"init.path is '{init.path}', which has no weight with a path of this model; it has: {_list_paths(named)}; "
+            f"the model has: {_list_paths(shapes)}"
         )
     if problems:
         raise UserError("\n".join(problems))
 
     def value(path: jax.tree_util.KeyPath, spec: params.Spec) -> np.ndarray:
-        return np.asarray(found.get(path_name(path), np.zeros(spec.shape)), np.float32)
+        return np.asarray(loaded.get(path_name(path), np.zeros(spec.shape)), np.float32)
 
     def is_loaded(path: jax.tree_util.KeyPath, _: params.Spec) -> np.ndarray:
-        return np.asarray(path_name(path) in found)
+        return np.asarray(path_name(path) in loaded)
 
     return InitialWeights(*(jax.tree_util.tree_map_with_path(function, specs) for function in (value, is_loaded)))
 
@@ -151,9 +151,9 @@ def drawn_paths(initial: InitialWeights) -> list[str]:
     return [path_name(path) for path, is_loaded in flags if not is_loaded]
 
 
-def _renamed(init: From, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _rename_paths(init: From, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays by their new paths."""
-    found: dict[str, np.ndarray] = {}
+    renamed: dict[str, np.ndarray] = {}
     used: set[int] = set()
     for path, array in arrays.items():
         new = path
@@ -162,17 +162,17 @@ def _renamed(init: From, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
                 new = other
                 used.add(number)
                 break
-        if new in found:
+        if new in renamed:
             raise UserError(f"init.rename gives two weights of '{init.path}' the path {new}; expected one")
-        found[new] = array
+        renamed[new] = array
     for number, rename in enumerate(init.rename):
         if number not in used:
-            there = _listed(arrays)
+            there = _list_paths(arrays)
             raise UserError(
                 f"init.rename.{number}.old is '{rename.old}', which is not a weight of '{init.path}'; it has: {there}"
             )
-    return found
+    return renamed
 
 
-def _listed(paths: Mapping[str, object]) -> str:
+def _list_paths(paths: Mapping[str, object]) -> str:
     return ", ".join(without_numbers(paths)) or "none"

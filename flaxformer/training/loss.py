@@ -42,12 +42,12 @@ def forward(
       rows: index of each example, if these are a part of the batch.
     """
     precision = run.training.precision
-    inputs, given = cast_inputs((batch.inputs, batch.given), precision)
+    inputs, arguments = cast_inputs((batch.inputs, batch.arguments), precision)
     return model.run(
         cast_params(params, precision),
         run.model,
         inputs,
-        given,
+        arguments,
         dropout_key=dropout_key,
         rows=rows,
         return_intermediates=return_intermediates,
@@ -77,8 +77,10 @@ def summed_loss(
     buckets, outcomes = _forward_buckets(params, run, batch, dropout_key, return_intermediates, rows)
     if counts is None:
         counts = _add_counts(params, run, buckets, outcomes)
-    found = [training_sums(params, run, outcome, own, counts) for own, outcome in zip(buckets, outcomes, strict=True)]
-    total, count = jax.tree.map(lambda *sums: functools.reduce(operator.add, sums), *found)
+    bucket_sums = [
+        training_sums(params, run, outcome, bucket, counts) for bucket, outcome in zip(buckets, outcomes, strict=True)
+    ]
+    total, count = jax.tree.map(lambda *sums: functools.reduce(operator.add, sums), *bucket_sums)
     return total, (count, outcomes[-1])
 
 
@@ -91,7 +93,7 @@ def batch_counts(
 
 
 def _add_counts(params: Transformer, run: Run, buckets: tuple[Batch, ...], outcomes: list[ModelOutput]) -> TargetCounts:
-    counts = [training_counts(params, run, outcome, own) for own, outcome in zip(buckets, outcomes, strict=True)]
+    counts = [training_counts(params, run, outcome, bucket) for bucket, outcome in zip(buckets, outcomes, strict=True)]
     return jax.tree.map(lambda *sums: functools.reduce(operator.add, sums), *counts)
 
 
@@ -110,8 +112,8 @@ def _forward_buckets(
         keys = list(jax.random.split(dropout_key, len(buckets)))
     rows_of_buckets = rows if isinstance(rows, tuple) else (rows,) * len(buckets)
     outcomes = [
-        forward(params, run, own, key, return_intermediates and not isinstance(batch, tuple), rows_of_bucket)
-        for own, key, rows_of_bucket in zip(buckets, keys, rows_of_buckets, strict=True)
+        forward(params, run, bucket, key, return_intermediates and not isinstance(batch, tuple), rows_of_bucket)
+        for bucket, key, rows_of_bucket in zip(buckets, keys, rows_of_buckets, strict=True)
     ]
     return buckets, outcomes
 
@@ -147,9 +149,9 @@ def accumulate(
     def gradient_of_part(
         part: AnyBatch, rows: _Rows, key: Array, shared: tuple[Transformer, TargetCounts | None]
     ) -> tuple[Array, Array, Transformer]:
-        own, counts = shared
+        params, counts = shared
         of = jax.value_and_grad(summed_loss, has_aux=True)
-        (total, (count, outcome)), gradient = of(own, run, part, key, rows=rows, counts=counts)
+        (total, (count, outcome)), gradient = of(params, run, part, key, rows=rows, counts=counts)
         if outcome.aux.weights:
             raise UserError(
                 f"the forward pass changes {next(iter(outcome.aux.weights))}, and the batch is computed in parts; "
@@ -171,10 +173,10 @@ def _sum_over_parts(
     run: Run, whole: _Part, dropout_key: Array, function: _PartFunction, zeros: PyTree, shared: PyTree
 ) -> PyTree:
     """Return Σ function(part, rows, dropout_key, shared) over the micro-batches of a batch, one after another."""
-    parts = micro_batches(run)
+    count = micro_batches(run)
 
-    def summed(shared: PyTree, whole: _Part, key: Array) -> PyTree:
-        split = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1), whole)
+    def sum_part(shared: PyTree, whole: _Part, key: Array) -> PyTree:
+        split = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1), whole)
 
         def body(sums: PyTree, part: _Part) -> tuple[PyTree, None]:
             return jax.tree.map(jnp.add, sums, function(*part, key, shared)), None
@@ -182,11 +184,11 @@ def _sum_over_parts(
         return jax.lax.scan(body, zeros, split)[0]
 
     if not divides_by_device(run):
-        return summed(shared, whole, dropout_key)
+        return sum_part(shared, whole, dropout_key)
     # Each device sums over its own examples, and one all-reduce per step adds the sums. Without `shard_map`, the
     # compiler inserts an all-reduce for every micro-batch.
     return jax.shard_map(
-        lambda shared, whole, key: jax.lax.psum(summed(shared, whole, key), "data"),
+        lambda shared, whole, key: jax.lax.psum(sum_part(shared, whole, key), "data"),
         in_specs=(PartitionSpec(), PartitionSpec("data"), PartitionSpec()),
         out_specs=PartitionSpec(),
         check_vma=False,

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 import os
 import resource
 from collections import Counter
@@ -57,7 +58,7 @@ def _count(declared: Transformer) -> int:
 
 def _numbers(tree: object) -> int:
     leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Declared))
-    return sum(math.prod(one.spec.shape) for one in leaves)
+    return sum(math.prod(weight.spec.shape) for weight in leaves)
 
 
 def check_memory(run: Run, who: str = "the run") -> None:
@@ -72,13 +73,13 @@ def check_memory(run: Run, who: str = "the run") -> None:
 
 def excess(run: Run) -> str:
     """Return what a run needs and what there is, if it cannot fit into memory; else an empty text."""
-    found, memory = needed_bytes(run), machine_bytes()
-    if sum(found.values()) <= memory:
+    needed, memory = needed_bytes(run), machine_bytes()
+    if sum(needed.values()) <= memory:
         return ""
-    parts = ", ".join(f"{size(count)} for {what}" for what, count in found.items())
-    path, value = max([*_sizes(run.model, "model"), *_sizes(run.task, "task")], key=lambda one: one[1])
+    listed = ", ".join(f"{size(count)} for {what}" for what, count in needed.items())
+    path, value = max([*_sizes(run.model, "model"), *_sizes(run.task, "task")], key=operator.itemgetter(1))
     return (
-        f"needs at least {size(sum(found.values()))} of memory ({parts}) and there are {size(memory)}; expected a "
+        f"needs at least {size(sum(needed.values()))} of memory ({listed}) and there are {size(memory)}; expected a "
         f"smaller model, batch or length (the largest size is {path}={value})"
     )
 
@@ -87,13 +88,13 @@ def _sizes(config: Config, path: str) -> Iterator[tuple[str, int]]:
     """Yield the whole numbers of a config and of its parts, by their paths."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        parts = enumerate(value) if isinstance(value, tuple) else [(None, value)]
-        for number, part in parts:
+        components = enumerate(value) if isinstance(value, tuple) else [(None, value)]
+        for number, component in components:
             at = f"{path}.{field.name}" if number is None else f"{path}.{field.name}.{number}"
-            if isinstance(part, Config):
-                yield from _sizes(part, at)
-            elif isinstance(part, int) and not isinstance(part, bool):
-                yield at, part
+            if isinstance(component, Config):
+                yield from _sizes(component, at)
+            elif isinstance(component, int) and not isinstance(component, bool):
+                yield at, component
 
 
 def check_compiled(used: int, name: str) -> None:
@@ -109,19 +110,19 @@ def check_compiled(used: int, name: str) -> None:
 def machine_bytes() -> int:
     """Return the memory of all devices of this process; of CPU devices, that of the machine, which they share."""
     stats = [device.memory_stats() for device in jax.local_devices()]
-    limits = [own["bytes_limit"] for own in stats if own and "bytes_limit" in own]
+    limits = [device["bytes_limit"] for device in stats if device and "bytes_limit" in device]
     return sum(limits) * jax.process_count() if limits else host_bytes() * jax.process_count()
 
 
 @functools.cache
 def host_bytes() -> int:
     """Return the memory of the machine, or what this process may use of it, if that is less."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in map(Path, LIMITS):
         text = path.read_text().strip() if path.is_file() else ""
-        found += [int(text)] if text.isdecimal() else []
-    found += [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit != resource.RLIM_INFINITY]
-    return min(found)
+        limits += [int(text)] if text.isdecimal() else []
+    limits += [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit != resource.RLIM_INFINITY]
+    return min(limits)
 
 
 def size(count: int) -> str:

@@ -48,15 +48,15 @@ def check_batch(run: Run, devices: Devices) -> None:
     Raises:
       UserError: the batch size is not a multiple of their product.
     """
-    parts = {
+    divisors = {
         "mesh data": devices.data,
         "mesh fsdp": devices.fsdp,
         "training.micro_batches": run.training.micro_batches or 1,
         "task.buckets": run.buckets,
     }
-    least, size = math.prod(parts.values()), run.task.batch_size
+    least, size = math.prod(divisors.values()), run.task.batch_size
     if size % least:
-        factors = " × ".join(f"{name} {count}" for name, count in parts.items() if count > 1)
+        factors = " × ".join(f"{name} {count}" for name, count in divisors.items() if count > 1)
         raise UserError(f"task.batch_size is {size}; expected a multiple of {least}, which is {factors}")
     size, least = run.task.evaluation_shape[1], devices.batch
     if run.task.evaluation_batch_size is not None and size % least:
@@ -64,9 +64,9 @@ def check_batch(run: Run, devices: Devices) -> None:
             f"task.evaluation_batch_size is {size}; expected a multiple of {least}, the devices of the mesh along data "
             "and fsdp"
         )
-    for one in run.evaluations:
-        if one.rows % least:
+    for evaluation in run.evaluations:
+        if evaluation.rows % least:
             raise UserError(
-                f"evaluation '{one.name}' has {one.rows} examples per batch; expected a multiple of {least}, the "
-                "devices of the mesh along data and fsdp"
+                f"evaluation '{evaluation.name}' has {evaluation.rows} examples per batch; expected a multiple of "
+                f"{least}, the devices of the mesh along data and fsdp"
             )

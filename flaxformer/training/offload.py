@@ -38,8 +38,8 @@ def host_shardings(run: Run, shardings: T, state: PyTree) -> T:
     if not run.training.offload_optimizer:
         return shardings
 
-    def sharding(own: NamedSharding, leaf: Array) -> NamedSharding:
-        return own.with_memory_kind(HOST) if leaf.ndim else own
+    def sharding(device_sharding: NamedSharding, leaf: Array) -> NamedSharding:
+        return device_sharding.with_memory_kind(HOST) if leaf.ndim else device_sharding
 
     return jax.tree.map(sharding, shardings, state)
 
@@ -50,7 +50,7 @@ def state_shardings(run: Run, state: T, mesh: Mesh, is_stacked: bool = False) ->
     alone = alone.replace(optimizer=host_shardings(run, alone.optimizer, state.optimizer))
     if not is_stacked:
         return alone
-    return jax.tree.map(lambda own: NamedSharding(mesh, PartitionSpec(None, *own.spec)), alone)
+    return jax.tree.map(lambda sharding: NamedSharding(mesh, PartitionSpec(None, *sharding.spec)), alone)
 
 
 def check_offload(run: Run, devices: Sequence[jax.Device], is_stacked: bool) -> None:

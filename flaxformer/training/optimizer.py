@@ -87,8 +87,8 @@ class Lamb(Optimizer):
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
 
-    def decayed(self, scales: WeightScales | None) -> list[optax.GradientTransformation]:
-        return [*super().decayed(scales), per_layer(optax.scale_by_trust_ratio(), "mapped")]
+    def decayed_direction(self, scales: WeightScales | None) -> list[optax.GradientTransformation]:
+        return [*super().decayed_direction(scales), per_layer(optax.scale_by_trust_ratio(), "mapped")]
 
 
 class Adafactor(Optimizer):
@@ -178,6 +178,6 @@ class ScheduleFree(Optimizer):
     def update(self, rate: float | Float[Array, ""], scales: WeightScales | None) -> list[optax.GradientTransformation]:
         return [optax.contrib.schedule_free(optax.chain(*super().update(rate, scales)), rate, b1=self.beta1)]
 
-    def averaged(self, state: optax.OptState, params: Transformer) -> Transformer:
-        [own] = [one for one in state if isinstance(one, optax.contrib.ScheduleFreeState)]
-        return jax.tree.map(lambda y, z: (y - (1 - self.beta1) * z) / self.beta1, params, own.z)
+    def average_weights(self, state: optax.OptState, params: Transformer) -> Transformer:
+        [schedule_free] = [member for member in state if isinstance(member, optax.contrib.ScheduleFreeState)]
+        return jax.tree.map(lambda y, z: (y - (1 - self.beta1) * z) / self.beta1, params, schedule_free.z)

@@ -28,10 +28,10 @@ def per_layer(transform: optax.GradientTransformation, layers: LayerView = "unro
     """
     if layers == "stored":
         return transform
-    return _mapped(transform) if layers == "mapped" else _unrolled(transform)
+    return _over_each_layer(transform) if layers == "mapped" else _over_unrolled_layers(transform)
 
 
-def _unrolled(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+def _over_unrolled_layers(transform: optax.GradientTransformation) -> optax.GradientTransformation:
     """A transform that gets unrolled layers; its updates are stacked again like the updates that it is given."""
 
     def init(params: PyTree) -> optax.OptState:
@@ -48,7 +48,7 @@ def _unroll(tree: PyTree) -> PyTree:
     return with_layout(tree, "unrolled") if isinstance(tree, Transformer) else tree
 
 
-def _mapped(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+def _over_each_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
     """A transform that treats each weight alone, applied to each layer's own part of a stacked weight.
 
     Norms and factors of a weight (trust ratios, row and column means) are then those that unrolled layers have.
@@ -64,43 +64,47 @@ def _mapped(transform: optax.GradientTransformation) -> optax.GradientTransforma
 def _partition(
     tree: PyTree, single: optax.GradientTransformation, mapped: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    depths = jax.tree.map(lambda weight, own: f"{len(weight)} layers" if own.stacked else ALONE, tree, axes(tree))
-    found = sorted(set(jax.tree.leaves(depths)))
-    return optax.partition({depth: single if depth == ALONE else mapped for depth in found}, depths)
+    depths = jax.tree.map(
+        lambda weight, weight_axes: f"{len(weight)} layers" if weight_axes.stacked else ALONE, tree, axes(tree)
+    )
+    distinct_depths = sorted(set(jax.tree.leaves(depths)))
+    return optax.partition({depth: single if depth == ALONE else mapped for depth in distinct_depths}, depths)
 
 
 def muon_labels(params: PyTree) -> PyTree[str]:
     """ "matrix" at the weights that have `matrix_dimensions`, "other" at the rest."""
-    return jax.tree.map(lambda own: "matrix" if _is_matrix(own) else "other", axes(params))
+    return jax.tree.map(lambda weight_axes: "matrix" if _is_matrix(weight_axes) else "other", axes(params))
 
 
-def _is_matrix(own: Axes) -> bool:
-    return own.in_layer and all(_dimensions(own))
+def _is_matrix(weight_axes: Axes) -> bool:
+    return weight_axes.in_layer and all(_dimensions(weight_axes))
 
 
-def _dimensions(own: Axes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _dimensions(weight_axes: Axes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Axes that the product sums over, and axes of its result; of two axes of one name, the first is summed over."""
-    rest = {place: name for place, name in enumerate(own.names) if name not in ("layers", GATES, *own.batch)}
+    remaining = {
+        place: name for place, name in enumerate(weight_axes.names) if name not in ("layers", GATES, *weight_axes.batch)
+    }
     summed = []
-    for wanted in own.fan_in:
-        place = next((place for place, name in rest.items() if name == wanted), None)
+    for wanted in weight_axes.fan_in:
+        place = next((place for place, name in remaining.items() if name == wanted), None)
         if place is not None:
             summed.append(place)
-            del rest[place]
-    return tuple(summed), tuple(rest)
+            del remaining[place]
+    return tuple(summed), tuple(remaining)
 
 
 def matrix_dimensions(params: PyTree) -> PyTree:
-    """The axes that each matrix of a layer sums over and those of its result; None at all other weights.
+    """The axes that each matrix of a layer sums over, and the axes of its result; None at all other weights.
 
     A map into or out of heads is one matrix, all heads together; each gate, each layer and each entry of a
     `batch_axis`, such as an expert, has a matrix of its own. Embeddings, heads and other weights outside the layers are
     not matrices here, nor are biases and gains.
     """
 
-    def dimensions(own: Axes) -> optax.contrib.MuonDimensionNumbers | None:
-        if not _is_matrix(own):
+    def dimensions(weight_axes: Axes) -> optax.contrib.MuonDimensionNumbers | None:
+        if not _is_matrix(weight_axes):
             return None
-        return optax.contrib.MuonDimensionNumbers(*_dimensions(own))
+        return optax.contrib.MuonDimensionNumbers(*_dimensions(weight_axes))
 
     return jax.tree.map(dimensions, axes(params))

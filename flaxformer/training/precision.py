@@ -25,8 +25,8 @@ def cast_params(params: ParametersT, precision: str) -> ParametersT:
     """The weights to compute with: matrices and the embedding table in this precision, all others unchanged."""
     if precision == "float32":
         return params
-    matrix = jax.tree.map(lambda own: bool(own.fan_in) or "vocabulary" in own.names, axes(params))
-    return jax.tree.map(lambda x, own: x.astype(PRECISIONS[precision]) if own else x, params, matrix)
+    matrix = jax.tree.map(lambda weight: bool(weight.fan_in) or "vocabulary" in weight.names, axes(params))
+    return jax.tree.map(lambda x, is_matrix: x.astype(PRECISIONS[precision]) if is_matrix else x, params, matrix)
 
 
 def cast_inputs(inputs: T, precision: str) -> T:

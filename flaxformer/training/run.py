@@ -100,24 +100,26 @@ class Run(Config):
     evaluations: tuple[Evaluation, ...] = part((), omit_default=True)
 
     def problems(self) -> Iterator[str]:
-        if self.model.unused is not None:
-            yield f"model.{self.model.unused}"
+        if self.model.unused_part is not None:
+            yield f"model.{self.model.unused_part}"
         yield from self.task.problems_with(self.model)
         yield from self._evaluation_problems()
-        parts, buckets, rows = self.training.micro_batches or 1, self.buckets, self.task.batch_size
-        if rows % (parts * buckets):
+        micro_batches, buckets, rows = self.training.micro_batches or 1, self.buckets, self.task.batch_size
+        if rows % (micro_batches * buckets):
             shared = f" / task.buckets {buckets}" if buckets > 1 else ""
-            yield f"training.micro_batches is {parts}; expected a divisor of task.batch_size {rows}{shared}"
-        mixers = [one for stack in (self.model, self.model.encoder) if stack is not None for one in stack.batch_mixers]
-        for name, count in (("training.micro_batches", parts), ("task.buckets", buckets)):
+            yield f"training.micro_batches is {micro_batches}; expected a divisor of task.batch_size {rows}{shared}"
+        mixers = [
+            mixer for stack in (self.model, self.model.encoder) if stack is not None for mixer in stack.batch_mixers
+        ]
+        for name, count in (("training.micro_batches", micro_batches), ("task.buckets", buckets)):
             if count > 1 and mixers:
                 kind = type(mixers[0]).__name__
                 yield f"{name} is {count} with {kind}, which needs the whole batch; expected 1"
         if self.model.scales_weights and self.optimizer.gradient_degree is None:
-            own, name = type(self.model.parametrization).__name__, type(self.optimizer).__name__
+            kind, name = type(self.model.parametrization).__name__, type(self.optimizer).__name__
             yield (
-                f"model.parametrization is {own} with optimizer {name}, whose gradient_degree is None; expected 0 (its "
-                "step does not depend on the size of the gradient) or 1 (proportional to it)"
+                f"model.parametrization is {kind} with optimizer {name}, whose gradient_degree is None; expected 0 "
+                "(its step does not depend on the size of the gradient) or 1 (proportional to it)"
             )
         if self.training.ema is not None and self.optimizer.averages:
             name = type(self.optimizer).__name__
@@ -129,12 +131,13 @@ class Run(Config):
             yield from self.trainable.problems()
 
     def _evaluation_problems(self) -> Iterator[str]:
-        names = [*self.task.evaluation_parts(), *(one.name for one in self.evaluations)]
+        names = [*self.task.evaluation_parts(), *(evaluation.name for evaluation in self.evaluations)]
         for name in dict.fromkeys(names):
             if names.count(name) > 1:
                 yield f"evaluations have the name '{name}' {names.count(name)} times; expected different names"
-        for one in self.evaluations:
-            yield from (f"evaluation '{one.name}': {problem}" for problem in one.problems_with(self.model))
+        for evaluation in self.evaluations:
+            where = f"evaluation '{evaluation.name}'"
+            yield from (f"{where}: {problem}" for problem in evaluation.problems_with(self.model))
 
     @property
     def trainable(self) -> Trainable:
@@ -161,8 +164,8 @@ class Run(Config):
         """Random key of dropout and of the components' own random numbers, at all steps."""
         return fold_in_name(self._key(self.seeds.dropout), "dropout")
 
-    def _key(self, own: int | None) -> Array:
-        return jax.random.key(self.seed if own is None else own)
+    def _key(self, seed: int | None) -> Array:
+        return jax.random.key(self.seed if seed is None else seed)
 
     @property
     def buckets(self) -> int:

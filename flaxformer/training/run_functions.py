@@ -57,7 +57,7 @@ class RunFunctions:
         def begin(run: Run, initial: InitialWeights | None, source: Source) -> TrainState:
             return start(run, layout, initial)
 
-        def evaluated(state: TrainState, run: Run, batches: Batch) -> tuple[RunMetrics, RunMetrics]:
+        def evaluate_batches(state: TrainState, run: Run, batches: Batch) -> tuple[RunMetrics, RunMetrics]:
             params = evaluation_params(state, run)
             return score_task(params, run, batches), dict(measure(params, run) if measure else {})
 
@@ -67,7 +67,7 @@ class RunFunctions:
         def weights(state: TrainState, run: Run, source: Source) -> Transformer:
             return evaluation_params(state, run)
 
-        self.start, self.evaluate = over_stack(begin), over_stack(evaluated)
+        self.start, self.evaluate = over_stack(begin), over_stack(evaluate_batches)
         self.evaluation_params = over_stack(weights)
         self.score, self.has_measure = over_stack(scored), measure is not None
         self.diagnose = diagnose and over_stack(diagnose)

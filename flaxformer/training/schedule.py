@@ -138,10 +138,10 @@ class Optimizer(Config):
 
     def update(self, rate: float | Float[Array, ""], scales: WeightScales | None) -> list[optax.GradientTransformation]:
         """The parts of the chain after clipping: direction, weight decay, learning rate."""
-        own = [] if scales is None else [_multiply(scales.rate)]
-        return [*self.decayed(scales), *own, optax.scale_by_learning_rate(rate)]
+        scaling = [] if scales is None else [_multiply(scales.rate)]
+        return [*self.decayed_direction(scales), *scaling, optax.scale_by_learning_rate(rate)]
 
-    def decayed(self, scales: WeightScales | None) -> list[optax.GradientTransformation]:
+    def decayed_direction(self, scales: WeightScales | None) -> list[optax.GradientTransformation]:
         """The direction, and the weight decay that is added to it."""
         decay, direction = self.weight_decay, self.direction()
         if self.moment_dtype == "bfloat16":
@@ -160,12 +160,12 @@ class Optimizer(Config):
         """
         return params
 
-    def averaged(self, state: optax.OptState, params: Transformer) -> Transformer:
+    def average_weights(self, state: optax.OptState, params: Transformer) -> Transformer:
         """The weights to evaluate, given those that train and the optimizer's state."""
         return params
 
     averages: ClassVar[bool] = False
-    """True if `averaged` gives other weights than those that train."""
+    """True if `average_weights` gives other weights than those that train."""
     gradient_degree: ClassVar[int | None] = None
     """0 if the direction does not depend on the size of the gradient (Adam), 1 if it is proportional to it (SGD); None
     if neither holds. A `Parametrization` with learning rates per weight needs 0 or 1."""

@@ -119,7 +119,7 @@ def split_sums(
       factors: of the sum of each loss term of the run.
     """
     in_chunks = [(term, factor) for term, factor in zip(run.loss_terms, factors, strict=True) if term.can_split]
-    shared = _shared(run, projection)
+    shared = _chunk_constants(run, projection)
     x, rows = projection.features, (batch.targets, batch.weights)
     placed = functools.partial(_shards, params, projection=projection) if division.shards > 1 else lambda _: chunks.ONE
     if run.model.head.has_own_loss or any(type(term) is not ZLoss for term, _ in in_chunks):
@@ -131,7 +131,7 @@ def split_sums(
     return chunks.sum_chunks_once(_total, with_factors, x, rows, division, placed(with_factors)), count
 
 
-def _shared(run: Run, projection: OutputProjection) -> tuple[OutputProjection, float | Array | None, _Terms]:
+def _chunk_constants(run: Run, projection: OutputProjection) -> tuple[OutputProjection, float | Array | None, _Terms]:
     """Return what all chunks read: the projection without features, the label smoothing, and the terms by chunks."""
     terms = tuple(term for term in run.loss_terms if term.can_split)
     return projection.replace(features=None), run.training.label_smoothing, terms
@@ -140,10 +140,10 @@ def _shared(run: Run, projection: OutputProjection) -> tuple[OutputProjection, f
 def _chunk_counts(
     run: Run, projection: OutputProjection, batch: Batch, division: Division
 ) -> tuple[Array, list[Array]]:
-    """Return the count of scored targets, and those of the terms that are computed in chunks."""
+    """Return the count of scored targets, and the counts of the terms that are computed in chunks."""
     rows = batch.targets, batch.weights
     counts: tuple[Array, list[Array]] = chunks.sum_chunks(
-        _counts, _shared(run, projection), projection.features, rows, division
+        _counts, _chunk_constants(run, projection), projection.features, rows, division
     )
     return jax.lax.stop_gradient(counts)
 
@@ -154,10 +154,10 @@ def _shards(params: Transformer, shared: PyTree, projection: OutputProjection) -
     Args:
       projection: the one in `shared`.
     """
-    own = axes(params)
-    table = getattr(own.embedding, "tokens", None) if projection.table is not None else None
+    weight_axes = axes(params)
+    table = getattr(weight_axes.embedding, "tokens", None) if projection.table is not None else None
     kinds = {id(leaf): kind for leaf, kind in zip(
-        jax.tree.leaves((projection.weights, projection.table)), jax.tree.leaves((own.head, table)), strict=True
+        jax.tree.leaves((projection.weights, projection.table)), jax.tree.leaves((weight_axes.head, table)), strict=True
     )}  # fmt: skip
     specs = [
         weight_spec(kinds[id(leaf)], leaf.shape, jax.sharding.get_abstract_mesh())
@@ -168,20 +168,20 @@ def _shards(params: Transformer, shared: PyTree, projection: OutputProjection) -
     ]
 
     def over(function: Callable[[Array, PartitionSpec], Array]) -> Callable[[list[Array]], list[Array]]:
-        return lambda sums: [function(own, spec) for own, spec in zip(sums, specs, strict=True)]
+        return lambda sums: [function(gradient, spec) for gradient, spec in zip(sums, specs, strict=True)]
 
     return chunks.Shards(over(shard_leading), over(reduce_scatter))
 
 
 def _sums(shared: tuple[OutputProjection, float | Array | None, _Terms], x: Array, rows: tuple[Array, Array]) -> PyTree:
-    """The head's (sum, count) for a chunk, and those of the loss terms."""
+    """The (sum, count) of the head and of the loss terms for a chunk."""
     projection, smoothing, terms = shared
-    projected = projection.projected(x)
+    projected = projection.project(x)
     output = _narrow_gradient(widen(projected), x)
     # Logits that the head rounded are given to the cross-entropy as they are, which a GPU reads in pairs.
     is_rounded = projected.dtype != output.dtype and not projection.head.has_own_loss
-    own = projection.head.training_loss(projected if is_rounded else output, Aux(), *rows, smoothing)
-    return own, [term.of_outputs(output, *rows) for term in terms]
+    head_sum = projection.head.training_loss(projected if is_rounded else output, Aux(), *rows, smoothing)
+    return head_sum, [term.of_outputs(output, *rows) for term in terms]
 
 
 def _counts(*arguments: PyTree) -> PyTree:
@@ -191,8 +191,8 @@ def _counts(*arguments: PyTree) -> PyTree:
 
 def _total(shared: tuple[PyTree, list[Array]], x: Array, rows: tuple[Array, Array]) -> Float[Array, ""]:
     """The loss of a chunk with its terms, each times a factor."""
-    own, factors = shared
-    (total, _), terms = _sums(own, x, rows)
+    head_and_terms, factors = shared
+    (total, _), terms = _sums(head_and_terms, x, rows)
     return total + sum(factor * value for factor, (value, _) in zip(factors, terms, strict=True))
 
 
@@ -213,24 +213,24 @@ def batch_sums(outcome: ModelOutput, head: Head, batch: Batch) -> tuple[dict[str
     """Return "loss" and, where there is one, "accuracy" as (sum, count); and each example's loss as (sum, count)."""
     division = division_of(outcome, batch)
     if division is None or outcome.projection is None:
-        found = {"loss": head.loss(outcome.output, batch.targets, batch.weights)}
+        sums = {"loss": head.loss(outcome.output, batch.targets, batch.weights)}
         if (right := head.accuracy(outcome.output, batch.targets, batch.weights)) is not None:
-            found["accuracy"] = right
+            sums["accuracy"] = right
         rows = jax.tree.map(lambda x: x[:, None], (outcome.output, batch.targets, batch.weights))
-        return found, jax.vmap(head.loss)(*rows)
+        return sums, jax.vmap(head.loss)(*rows)
     projection = outcome.projection
     rows = batch.targets, batch.weights
     per_token = chunks.map_chunks(_token_scores, projection.replace(features=None), projection.features, rows, division)
-    examples = jax.tree.map(lambda own: own.reshape(len(own), -1).sum(1), per_token)
+    examples = jax.tree.map(lambda token_sums: token_sums.reshape(len(token_sums), -1).sum(1), per_token)
     return jax.tree.map(jnp.sum, examples), examples["loss"]
 
 
 def _token_scores(projection: OutputProjection, x: Array, rows: tuple[Array, Array]) -> dict[str, LossSum]:
     """The loss and the accuracy of each token of a chunk, [tokens]."""
 
-    def one(output: Array, targets: Array, weights: Array) -> dict[str, LossSum]:
-        found = {"loss": projection.head.loss(output, targets, weights)}
+    def score(output: Array, targets: Array, weights: Array) -> dict[str, LossSum]:
+        scores = {"loss": projection.head.loss(output, targets, weights)}
         right = projection.head.accuracy(output, targets, weights)
-        return found if right is None else found | {"accuracy": right}
+        return scores if right is None else scores | {"accuracy": right}
 
-    return jax.vmap(one)(*(leaf[:, None] for leaf in (projection.outputs(x), *rows)))
+    return jax.vmap(score)(*(leaf[:, None] for leaf in (projection.outputs(x), *rows)))

@@ -52,8 +52,8 @@ def start(run: Run, layout: Layout = "unrolled", initial: InitialWeights | None 
     loaded = overlay(run.init, initial, model.init(run.init_key, run.model))
     adapted = adapt(loaded, run.adapter, fold_in_name(run.init_key, "adapters"))
     params = after_step(with_layout(adapted, run.trainable.layout(layout)), run)
-    own = select(params, run.trainable.mask(params))
-    moments = to_host(run, optimizer_chain(run, own, 0.0).init(own))
+    weights = select(params, run.trainable.mask(params))
+    moments = to_host(run, optimizer_chain(run, weights, 0.0).init(weights))
     # A copy, so that both can be donated.
     average = None if run.training.ema is None else jax.tree.map(jnp.copy, params)
     return TrainState(
@@ -96,7 +96,7 @@ def backward(
         of = jax.value_and_grad(loss, has_aux=True)
         (value, outcome), gradient = of(state.params, run, concat_parts(batch), dropout_key, return_intermediates)
     trained = run.trainable.mask(state.params)
-    return value, jax.tree.map(lambda g, own: g if own else jnp.zeros_like(g), gradient, trained), outcome
+    return value, jax.tree.map(lambda g, is_trained: g if is_trained else jnp.zeros_like(g), gradient, trained), outcome
 
 
 @jax.named_scope("optimizer")
@@ -117,11 +117,11 @@ def apply_gradients(
         rate = rate * run.optimizer.decay.factor(schedule)
     norm = optax.tree.norm(gradient)
 
-    own, old_moments = select(state.params, trained), to_device(run, state.optimizer)
-    updates, moments = optimizer_chain(run, own, rate).update(select(gradient, trained), old_moments, own)
-    own = optax.apply_updates(own, run.trainable.scale(updates))
+    weights, old_moments = select(state.params, trained), to_device(run, state.optimizer)
+    updates, moments = optimizer_chain(run, weights, rate).update(select(gradient, trained), old_moments, weights)
+    weights = optax.apply_updates(weights, run.trainable.scale(updates))
     # Weights that are not trained keep their bits, unless the forward pass changed them.
-    params = replace_weights(after_step(insert(own, state.params, trained), run), aux.weights)
+    params = replace_weights(after_step(insert(weights, state.params, trained), run), aux.weights)
     if run.training.freeze and aux.weights:
         frozen = run.trainable.frozen_by_pattern(params)
         params = jax.tree.map(lambda is_frozen, old, new: old if is_frozen else new, frozen, state.params, params)
@@ -146,7 +146,7 @@ def evaluation_params(state: TrainState, run: Run) -> Transformer:
     if state.average is not None:
         return merge(state.average, run.adapter)
     trained = run.trainable.mask(state.params)
-    mean = run.optimizer.averaged(state.optimizer, select(state.params, trained))
+    mean = run.optimizer.average_weights(state.optimizer, select(state.params, trained))
     return merge(insert(mean, state.params, trained), run.adapter)
 
 

@@ -47,28 +47,30 @@ class Trainable:
 
     def problems(self) -> Iterator[str]:
         """Yield a message for each pattern that matches no weight, and for each weight that two rates match."""
-        given = {"training.freeze": self.freeze}
-        given |= {f"training.rates.{number}.weights": rate.weights for number, rate in enumerate(self.rates)}
+        by_field = {"training.freeze": self.freeze}
+        by_field |= {f"training.rates.{number}.weights": rate.weights for number, rate in enumerate(self.rates)}
         if self.adapter is not None:
-            given |= {"adapter.weights": self.adapter.weights, "adapter.trained": self.adapter.trained}
-        if not any(given.values()):
+            by_field |= {"adapter.weights": self.adapter.weights, "adapter.trained": self.adapter.trained}
+        if not any(by_field.values()):
             return
         tree = model.specs(self.model)
         specs = dict(params.table(tree))
-        found = [problem for where, patterns in given.items() for problem in unmatched_patterns(where, patterns, specs)]
-        yield from found
-        twice = [path for path in specs if sum(matches(path, one.weights) for one in self.rates) > 1]
+        unmatched = [
+            problem for where, patterns in by_field.items() for problem in unmatched_patterns(where, patterns, specs)
+        ]
+        yield from unmatched
+        twice = [path for path in specs if sum(matches(path, rate.weights) for rate in self.rates) > 1]
         for path in without_numbers(twice):
             yield f"training.rates gives {path} two factors; expected at most one"
         own_axes = zip(specs, jax.tree.leaves(axes(tree), is_leaf=lambda node: isinstance(node, Axes)), strict=True)
-        vectors = [path for path, own in own_axes if self._is_adapted(path) and own.as_matrix is None]
+        vectors = [path for path, weight_axes in own_axes if self._is_adapted(path) and weight_axes.as_matrix is None]
         if vectors:
             listed = ", ".join(without_numbers(vectors))
             yield f"adapter.weights matches {listed}, which are not matrices; expected patterns of matrices alone"
         both = [path for path in specs if self._is_adapted(path) and matches(path, self.freeze)]
         for path in without_numbers(both):
             yield f"training.freeze and adapter.weights match {path}; expected one (an adapter freezes its weight)"
-        if not found and not any(
+        if not unmatched and not any(
             self._is_trained(path, spec) or self._is_adapted(path) for path, spec in specs.items()
         ):
             yield f"training.freeze is {self.freeze}, which freezes every weight; expected one that is trained"
@@ -83,8 +85,8 @@ class Trainable:
 
     def frozen_by_pattern(self, tree: Transformer) -> Transformer:
         """Return a tree like the weights with True where `freeze` matches: there, the forward pass changes nothing."""
-        found = self._over_weights(tree, lambda path, _: matches(path, self.freeze))
-        return jax.tree.map(lambda own, node: jax.tree.map(lambda _: own, node), found, tree)
+        frozen = self._over_weights(tree, lambda path, _: matches(path, self.freeze))
+        return jax.tree.map(lambda is_frozen, node: jax.tree.map(lambda _: is_frozen, node), frozen, tree)
 
     def scale(self, updates: Transformer) -> Transformer:
         """Return the updates of the trained weights times the factors of their rates."""
@@ -109,8 +111,8 @@ class Trainable:
     def _over_weights(self, tree: Transformer, function: Callable[[str, Spec], T]) -> Transformer:
         """A function of the path and `Spec` of each weight, in the layout of a tree of weights."""
         specs = model.specs(self.model)
-        found = jax.tree_util.tree_map_with_path(lambda path, spec: function(path_name(path), spec), specs)
-        return stack_like(found, tree)
+        values = jax.tree_util.tree_map_with_path(lambda path, spec: function(path_name(path), spec), specs)
+        return stack_like(values, tree)
 
     def _is_trained(self, path: str, spec: Spec) -> bool:
         """True if a weight itself is trained; of a weight with an adapter, that is its adapter."""
@@ -123,14 +125,14 @@ class Trainable:
 
     def _rate(self, path: str) -> int:
         """The number of the rate of a weight; -1 for none."""
-        return next((number for number, one in enumerate(self.rates) if matches(path, one.weights)), -1)
+        return next((number for number, rate in enumerate(self.rates) if matches(path, rate.weights)), -1)
 
 
 def select(tree: Transformer, mask: Transformer) -> Transformer:
     """Return the tree with None where the mask is False."""
-    return jax.tree.map(lambda own, leaf: leaf if own else None, mask, tree)
+    return jax.tree.map(lambda is_selected, leaf: leaf if is_selected else None, mask, tree)
 
 
 def insert(selected: Transformer, tree: Transformer, mask: Transformer) -> Transformer:
     """Return the tree with the values of `selected` where the mask is True: the inverse of `select`."""
-    return jax.tree.map(lambda own, leaf, new: new if own else leaf, mask, tree, selected)
+    return jax.tree.map(lambda is_selected, leaf, new: new if is_selected else leaf, mask, tree, selected)

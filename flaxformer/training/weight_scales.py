@@ -26,19 +26,19 @@ def weight_scales(params: Transformer, model: ModelConfig, gradient_degree: int)
     """
     if not model.scales_weights:
         return None
-    found = _scales(axes(params), model, gradient_degree)
-    return WeightScales(jax.tree.map(lambda own: own.rate, found), jax.tree.map(lambda own: own.decay, found))
+    scales = _scales(axes(params), model, gradient_degree)
+    return WeightScales(jax.tree.map(lambda scale: scale.rate, scales), jax.tree.map(lambda scale: scale.decay, scales))
 
 
 def _scales(own_axes: Transformer, model: ModelConfig, gradient_degree: int) -> Transformer:
     """Return the `Scales` of each weight."""
 
-    def scales(own: Axes) -> Scales:
-        layers = model.layers if own.in_layer else None
-        found = model.parametrization.scales(own.role, model.d_model, layers, gradient_degree)
-        return Scales(init=1.0, rate=1.0, decay=1.0) if found is None else found
+    def scales(weight_axes: Axes) -> Scales:
+        layers = model.layers if weight_axes.in_layer else None
+        factors = model.parametrization.scales(weight_axes.role, model.d_model, layers, gradient_degree)
+        return Scales(init=1.0, rate=1.0, decay=1.0) if factors is None else factors
 
-    found = jax.tree.map(scales, own_axes.replace(encoder=None))
+    tree = jax.tree.map(scales, own_axes.replace(encoder=None))
     if own_axes.encoder is None or model.encoder is None:
-        return found
-    return found.replace(encoder=_scales(own_axes.encoder, model.encoder, gradient_degree))
+        return tree
+    return tree.replace(encoder=_scales(own_axes.encoder, model.encoder, gradient_degree))

@@ -94,7 +94,7 @@ def root_mean_square(x, lengths):
 def test_activations_and_attention_equal_float64_loops_over_real_tokens():
     run, state, batch, found, _ = diagnosed("encoder-decoder")
     see = jax.jit(model.apply_with_intermediates)
-    output, kept = see(state.params, run.model, batch.inputs, **batch.given)
+    output, kept = see(state.params, run.model, batch.inputs, **batch.arguments)
     expected = {"output": root_mean_square(output, LENGTHS)}
     for prefix, own, lengths in (("", kept, LENGTHS), ("encoder/", kept.encoder, SOURCE_LENGTHS)):
         expected[f"{prefix}embedded"] = root_mean_square(own.embedded, lengths)

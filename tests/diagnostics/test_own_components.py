@@ -88,7 +88,7 @@ def test_mixer_without_logits_has_all_diagnostics_except_attention_statistics(ow
 def test_losses_statistics_and_intermediates_of_a_component_are_returned_and_recorded(own):
     run, state, batch = own
     found, table = diagnose(state, run, batch), summary(diagnose(state, run, batch))
-    _, kept = jax.jit(apply_with_intermediates)(state.params, run.model, batch.inputs, **batch.given)
+    _, kept = jax.jit(apply_with_intermediates)(state.params, run.model, batch.inputs, **batch.arguments)
     branches = [one.feed_forward for one in kept.blocks]
     assert [one.intermediates["hidden"].shape for one in branches] == [(B, T, 2, 5)] * 2
     loads = np.stack([jax.nn.softmax(one.intermediates["logits"]).mean((0, 1)) for one in branches])
@@ -111,7 +111,7 @@ class Reporting(RMSNorm):
 def test_intermediates_of_a_norm_begin_with_its_place():
     run = run_of(OWN.replace(norm_kind=Reporting(), norm=SANDWICH))
     state, batch = state_of(run), batch_of(run)
-    _, kept = jax.jit(apply_with_intermediates)(state.params, run.model, batch.inputs, **batch.given)
+    _, kept = jax.jit(apply_with_intermediates)(state.params, run.model, batch.inputs, **batch.arguments)
     found = kept.blocks[1].feed_forward
     np.testing.assert_array_equal(found.intermediates["pre/normalised"], found.input)
     np.testing.assert_allclose(found.intermediates["post_branch/normalised"], found.update, rtol=1e-6)
@@ -152,7 +152,7 @@ def test_residual_streams_of_several_arrays_are_measured_over_real_tokens():
     run = run_of(OWN.replace(residual=TwoStreams(), layers=1))
     state, batch = state_of(run), batch_of(run)
     found = diagnose(state, run, batch).rms["blocks/attention/stream"]
-    kept = jax.jit(apply_with_intermediates)(state.params, run.model, batch.inputs, **batch.given)[1]
+    kept = jax.jit(apply_with_intermediates)(state.params, run.model, batch.inputs, **batch.arguments)[1]
     stream = kept.blocks[0].attention.stream
     rows = [np.concatenate([stream["one"][b, :n].ravel(), stream["two"][b, :n].ravel()]) for b, n in enumerate(LENGTHS)]
     np.testing.assert_allclose(found, [np.sqrt(np.mean(np.square(np.concatenate(rows))))], rtol=1e-5)

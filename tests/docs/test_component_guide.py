@@ -95,7 +95,7 @@ MODELS = {
 @functools.partial(jax.jit, static_argnames="is_decoded")
 def evaluated(weights, own, batch, is_decoded):
     """The training loss and its gradient; the outputs of the whole sequences, and those by decoding in two chunks."""
-    config, given = own.model, {key: x for key, x in batch.given.items() if x is not None}
+    config, given = own.model, {key: x for key, x in batch.arguments.items() if x is not None}
     (value, outcome), gradient = jax.value_and_grad(loss, has_aux=True)(weights, own, batch, jax.random.key(1))
     if not is_decoded:
         return value, gradient, outcome.aux, outcome.output, None

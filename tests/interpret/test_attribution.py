@@ -29,7 +29,7 @@ from flaxformer.interpret import (
     lens_scores,
     logit_lens,
     mean_activations,
-    named,
+    name_scalars,
     patch,
     patching_effect,
     prefix_matching,
@@ -314,7 +314,7 @@ def test_scores_of_the_lens_end_with_those_of_the_model(evaluated):
     params, batches = evaluated
     found = lens_scores(params, RUN, batches)
     np.testing.assert_allclose(found[2]["loss"], scores(params, RUN, batches)["loss"], rtol=1e-5)
-    assert named("lens", found).keys() == {f"lens/{name}/{n}" for n in range(3) for name in ("loss", "accuracy")}
+    assert name_scalars("lens", found).keys() == {f"lens/{name}/{n}" for n in range(3) for name in ("loss", "accuracy")}
 
 
 def test_head_scores_by_loops(model):

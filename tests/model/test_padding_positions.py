@@ -145,9 +145,9 @@ def test_padding_behind_a_batch_needs_no_position_per_sequence():
     batch = Batch(
         inputs=PADDED[2:3], targets=PADDED[2:3], weights=valid.astype(float), valid=valid, padding_is_behind=True
     )
-    given = batch.given
+    given = batch.arguments
     assert isinstance(given["positions"], ArrayIndex)
-    assert batch.replace(positions=jnp.arange(8)).given["positions"].tolist() == list(range(8))
+    assert batch.replace(positions=jnp.arange(8)).arguments["positions"].tolist() == list(range(8))
     found = apply(params, config, batch.inputs, **given)
     np.testing.assert_allclose(found[0, :REAL], apply(params, config, batch.inputs, valid=valid)[0, :REAL], atol=1e-6)
 

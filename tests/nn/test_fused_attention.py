@@ -86,7 +86,7 @@ def test_auto_is_the_first_kernel_that_takes_the_call(on_a_gpu):
     assert attention.choose(call()) is KERNELS["cudnn"].compute
     assert attention.choose(call(dtype=jnp.float32)) is KERNELS["xla"].compute
     assert attention.choose(call(dtype=jnp.float32, T=600, S=600)) is KERNELS["chunked"].compute
-    assert attention.named("reference", call()) is attention.equation
+    assert attention.select("reference", call()) is attention.equation
 
 
 def test_without_a_gpu_plain_products_and_a_clear_refusal():

@@ -33,7 +33,7 @@ from flaxformer.study import (
     sample_points,
 )
 from flaxformer.system.arguments import check_arguments, check_call, hints_of
-from flaxformer.system.errors import UserError, shown
+from flaxformer.system.errors import UserError, quote
 
 
 class Unprintable:
@@ -108,9 +108,9 @@ def arguments() -> Iterator[tuple[Callable[..., Any], str]]:
 def test_a_value_of_no_accepted_type_is_one_short_message_that_names_the_argument(
     kind: Callable[..., Any], name: str
 ) -> None:
-    messages = {shown(value): rejected(kind, name, value) for value in WRONG}
+    messages = {quote(value): rejected(kind, name, value) for value in WRONG}
     assert sum(map(bool, messages.values())) >= len(WRONG) - 3  # such as a text where a text is expected
-    message = messages[shown(b"x")]
+    message = messages[quote(b"x")]
     assert name in message
     assert "b'x'" in message
     assert "expected" in message

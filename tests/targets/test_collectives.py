@@ -37,20 +37,20 @@ def test_collectives_are_counted_in_loops_with_their_groups_and_bytes():
     gather, scatter = found["all-gather"], found["reduce-scatter"]
     assert gather == Collective("all-gather", "bf16", (768, 256), 8, 12)
     assert gather.bytes == 768 * 256 * 2
-    assert gather.moved == 12 * 768 * 256 * 2 * 7 / 8
+    assert gather.sent_bytes == 12 * 768 * 256 * 2 * 7 / 8
     assert scatter == Collective("reduce-scatter", "f32", (768, 256), 8, 12)
     reduce = found["all-reduce"]
     assert reduce == Collective("all-reduce", "f32", (50304, 768), 2, 1)
-    assert reduce.moved == 50304 * 768 * 4
-    assert found["collective-permute"].moved == 7
+    assert reduce.sent_bytes == 50304 * 768 * 4
+    assert found["collective-permute"].sent_bytes == 7
     assert str(gather) == "all-gather bf16[768,256]"
 
 
 def test_those_that_send_most_come_first():
     assert [own.name for own in collectives_of(GPU, 8)] == [
         "all-reduce", "all-gather", "reduce-scatter", "all-reduce", "collective-permute"
-    ] or [own.moved for own in collectives_of(GPU, 8)] == sorted(
-        (own.moved for own in collectives_of(GPU, 8)), reverse=True
+    ] or [own.sent_bytes for own in collectives_of(GPU, 8)] == sorted(
+        (own.sent_bytes for own in collectives_of(GPU, 8)), reverse=True
     )  # fmt: skip
 
 

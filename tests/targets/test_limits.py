@@ -141,7 +141,7 @@ def test_the_roofline_is_the_slowest_resource():
     bound = roofline(program(1, collectives=(moved,), traffic=48_000_000_000), device, 989.5e12, "bfloat16")
     assert bound.compute == 1.0
     assert bound.memory == pytest.approx(0.01 + 2 * 70 / 4.8e12)
-    assert bound.network == moved.moved / 450e9
+    assert bound.network == moved.sent_bytes / 450e9
     assert (bound.seconds, bound.limit) == (1.0, "compute")
     assert roofline(program(1, traffic=48_000_000_000), device, 1e9, "float32").limit == "memory bandwidth"
     assert "limited by compute" in step_line(989.5e12, bound)

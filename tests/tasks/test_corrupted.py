@@ -85,7 +85,7 @@ def together(source, said):
 
 def test_window_can_be_reconstructed_from_source_and_targets(cut):
     task, batch = cut
-    assert (task.removed, task.spans, task.start, task.end, task.vocabulary) == (10, 3, 256, 257, 261)
+    assert (task.removed_tokens, task.spans, task.start, task.end, task.vocabulary) == (10, 3, 256, 257, 261)
     for window, source, said, read in zip(windows(task), batch.source, batch.targets, batch.inputs, strict=True):
         assert read.tolist() == [256, *said[:-1]]
         assert said[-1] == 257
@@ -96,7 +96,7 @@ def test_window_can_be_reconstructed_from_source_and_targets(cut):
 
 def test_spans_are_uniform_over_all_possible_lists_of_lengths(files):
     task = SpanCorruption(text=text(files, length=7), density=0.43, mean_span=1.5)
-    assert (task.removed, task.spans) == (3, 2)
+    assert (task.removed_tokens, task.spans) == (3, 2)
     keys = jax.random.split(jax.random.key(0), 6000)
     places = np.asarray(jax.jit(jax.vmap(task.draw_spans))(keys))
     found, counts = np.unique(places, axis=0, return_counts=True)
@@ -109,7 +109,7 @@ def test_spans_are_uniform_over_all_possible_lists_of_lengths(files):
 
 def test_default_sizes_are_those_of_the_paper():
     task = SpanCorruption(text=TextFiles(path="", length=512))
-    assert (task.removed, task.spans) == (77, 26)  # 512 tokens: 77 cut, in 26 spans
+    assert (task.removed_tokens, task.spans) == (77, 26)  # 512 tokens: 77 cut, in 26 spans
     assert (task.source_length, task.sequence_length) == (512 - 77 + 26, 77 + 26 + 1)
 
 
@@ -154,7 +154,7 @@ def test_references_of_spans_equal_a_plain_loop(files):
 def answers(run, source):
     batch = source.batch(jax.random.key(0), 0)
     params = model.init(jax.random.key(0), run.model)
-    return model.apply(params, run.model, batch.inputs, **batch.given), batch.targets
+    return model.apply(params, run.model, batch.inputs, **batch.arguments), batch.targets
 
 
 @pytest.mark.parametrize("task", [MaskedTokens, SpanCorruption])
@@ -177,7 +177,7 @@ def test_models_of_another_family_are_refused(files, task):
 def test_shortest_windows_have_one_span(files, length):
     task = SpanCorruption(text=text(files, length=length), batch_size=5)
     batch = jax.device_get(task.load().batch(jax.random.key(0), 0))
-    assert (task.removed, task.spans) == (1, 1)
+    assert (task.removed_tokens, task.spans) == (1, 1)
     assert (batch.source < 256).sum(-1).tolist() == [length - 1] * 5
 
 

@@ -158,7 +158,7 @@ def test_padding_does_not_change_the_loss(files, form):
     def loss(max_length):
         task = paired(files, max_length=max_length, **tokens)
         batch = take_rows(task.load().train, jnp.arange(5))
-        output = jax.jit(model.apply)(params, config, batch.inputs, **batch.given)
+        output = jax.jit(model.apply)(params, config, batch.inputs, **batch.arguments)
         total, count = config.head.loss(output, batch.targets, batch.weights)
         return float(total), float(count)
 

@@ -227,6 +227,6 @@ def test_invalid_fields_are_refused(make, message):
 def test_batch_has_the_arguments_of_apply():
     batch = Copy(form="paired", length=3).load().batch(jax.random.key(0), 0)
     assert isinstance(batch, Batch)
-    assert batch.given["source"] is batch.source
-    np.testing.assert_array_equal(batch.given["prefix"], np.ones(16))
-    assert batch.given["valid"] is None
+    assert batch.arguments["source"] is batch.source
+    np.testing.assert_array_equal(batch.arguments["prefix"], np.ones(16))
+    assert batch.arguments["valid"] is None

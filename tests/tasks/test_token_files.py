@@ -113,7 +113,7 @@ def test_documents_in_a_window_do_not_influence_each_other(path, mask_pattern):
         np.testing.assert_allclose(alone[row, : len(places)], before[row, places], atol=2e-6)
 
 
-APPLY = jax.jit(lambda params, config, batch: model.apply(params, config, batch.inputs, **batch.given))
+APPLY = jax.jit(lambda params, config, batch: model.apply(params, config, batch.inputs, **batch.arguments))
 
 
 @pytest.mark.slow

@@ -89,8 +89,8 @@ class Mapped(Optimizer):
 class Later(SGD):
     """A trust ratio after weight decay, as in LAMB."""
 
-    def decayed(self, scales: Any) -> list[optax.GradientTransformation]:
-        return [*super().decayed(scales), per_layer(optax.scale_by_trust_ratio())]
+    def decayed_direction(self, scales: Any) -> list[optax.GradientTransformation]:
+        return [*super().decayed_direction(scales), per_layer(optax.scale_by_trust_ratio())]
 
 
 class ByKind(Optimizer):

@@ -61,7 +61,7 @@ def trained(config):
         chain = config.transformation(config.learning_rate * (1 + step))
         updates, state = chain.update(jax.tree.map(slope, params), state, params)
         params = optax.apply_updates(params, updates)
-    return params, config.averaged(state, params)
+    return params, config.average_weights(state, params)
 
 
 train = jax.jit(trained)

@@ -30,8 +30,8 @@ from flaxformer.interop.huggingface.bert import BERT
 from flaxformer.interop.huggingface.family import (
     Family,
     keep,
-    kept,
     read_attributes,
+    read_kept,
     rows_of,
     write_attributes,
 )
@@ -70,21 +70,21 @@ def load(
     """
     if isinstance(path_or_state, str | os.PathLike):
         folder = Path(path_or_state)
-        given = files.read_attributes_file(folder) if config is None else config
-        family = _family(given)
+        attributes = files.read_attributes_file(folder) if config is None else config
+        family = _family(attributes)
         state = files.read_tensors(folder)
     elif config is None:
         raise UserError("config is None; expected the content of config.json, since tensors are given")
     else:
-        given, family = config, _family(config)
+        attributes, family = config, _family(config)
         state = {name: host_array(array) for name, array in path_or_state.items()}
-    own = read_attributes(family, given, state)
+    model_config = read_attributes(family, attributes, state)
     if isinstance(path_or_state, str | os.PathLike) and (settings := files.read_generation(Path(path_or_state))):
-        own = keep(own, GENERATION, settings)
-    declarations = specs(own)
-    rows = declared_rows(rows_of(family, own), declarations)
+        model_config = keep(model_config, GENERATION, settings)
+    declarations = specs(model_config)
+    rows = declared_rows(rows_of(family, model_config), declarations)
     state = normalize_names(family, state, tensor_shapes(rows, declarations))
-    return own, from_tensors(rows, declarations, state, f"tensors of the {family.name} model")
+    return model_config, from_tensors(rows, declarations, state, f"tensors of the {family.name} model")
 
 
 def save(
@@ -109,7 +109,7 @@ def save(
     declarations = specs(config)
     rows = declared_rows(rows_of(chosen, config), declarations)
     tensors = to_tensors(rows, declarations, with_layout(params, "unrolled"), "weights of the config's model")
-    files.write(Path(directory), attributes, tensors, kept(config).get(GENERATION))
+    files.write(Path(directory), attributes, tensors, read_kept(config).get(GENERATION))
 
 
 def _family(attributes: Attributes) -> Family:

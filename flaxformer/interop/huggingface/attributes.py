@@ -31,18 +31,18 @@ class Attribute(NamedTuple):
     default: object = REQUIRED
     is_kept: bool = False
 
-    def value(self, given: Attributes) -> object:
+    def value(self, attributes: Attributes) -> object:
         """Return its value in a config.json, or its default.
 
         Raises:
           UserError: it is missing and has no default.
         """
-        found = given.get(self.name)
-        if found is not None:
-            return found
+        value = attributes.get(self.name)
+        if value is not None:
+            return value
         if self.default is REQUIRED:
             raise UserError(f"config.json has no '{self.name}'; expected a value")
-        return self.default(given) if callable(self.default) else self.default
+        return self.default(attributes) if callable(self.default) else self.default
 
 
 def number(name: str, *paths: str, default: object = REQUIRED) -> Attribute:
@@ -74,8 +74,8 @@ def choice(name: str, values: Mapping[bool, Fields] | Mapping[str, Fields], defa
         for value, fields in values.items():
             if all(get_at(config, path) == expected for path, expected in fields.items()):
                 return value
-        found = _list_fields(config, next(iter(values.values())))
-        raise UserError(f"{found}; expected the fields of a value of '{name}': {', '.join(map(repr, values))}")
+        current = _list_fields(config, next(iter(values.values())))
+        raise UserError(f"{current}; expected the fields of a value of '{name}': {', '.join(map(repr, values))}")
 
     return Attribute(name, read, write, default)
 
@@ -144,5 +144,5 @@ IGNORED = {
     "initial values, which the file replaces": "initializer_range initializer_factor init_std",
 }
 """Attributes that do not change the model's function, by their purpose; families add others."""
-WRITTEN_ANEW = (PROVENANCE, NUMBERS, EXECUTION)
+WRITTEN_AGAIN = (PROVENANCE, NUMBERS, EXECUTION)
 """Purposes of attributes that are not kept: the writer knows them better."""

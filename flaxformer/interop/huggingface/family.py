@@ -11,7 +11,7 @@ from flaxformer.components.heads import Head
 from flaxformer.config import ModelConfig
 from flaxformer.core.canonical import canonical
 from flaxformer.core.paths import get_at, replace_at
-from flaxformer.interop.huggingface.attributes import CONFIG, FIXED, IGNORED, WRITTEN_ANEW, Attribute, Attributes
+from flaxformer.interop.huggingface.attributes import CONFIG, FIXED, IGNORED, WRITTEN_AGAIN, Attribute, Attributes
 from flaxformer.interop.tensors import VECTOR, TensorRow, linear
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.system.errors import UserError, did_you_mean
@@ -62,9 +62,9 @@ class Family:
     defaults: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     @property
-    def kept(self) -> frozenset[str]:
+    def kept_names(self) -> frozenset[str]:
         """Attributes that change no number, and are kept: special tokens, labels, generation, limits of lengths."""
-        words = [text for purpose, text in {**IGNORED, **self.ignored}.items() if purpose not in WRITTEN_ANEW]
+        words = [text for purpose, text in {**IGNORED, **self.ignored}.items() if purpose not in WRITTEN_AGAIN]
         unread = [attribute.name for attribute in self.attributes if attribute.is_kept]
         return frozenset([*" ".join(words).split(), *unread])
 
@@ -75,11 +75,11 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
     Raises:
       UserError: an attribute is unknown, or has an unsupported value.
     """
-    given = family.normalize(attributes, state)
-    _check_known(family, given)
+    normalized = family.normalize(attributes, state)
+    _check_known(family, normalized)
     changes: dict[str, object] = {}
     for attribute in family.attributes:
-        value = attribute.value(given)
+        value = attribute.value(normalized)
         for path, field in attribute.read(value).items():
             if changes.setdefault(path, field) != field:
                 raise UserError(
@@ -89,40 +89,40 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
     config = with_explicit_widths(replace_at(family.base, changes), *WIDTHS)
     written = {attribute.name: 0.0 for attribute in family.attributes if attribute.is_kept} | dict(family.defaults)
     written |= _label_names(len(attributes.get("id2label") or ()))
-    found = {name: value for name, value in attributes.items() if name in family.kept}
-    if found := {name: value for name, value in found.items() if name not in written or value != written[name]}:
-        config = keep(config, CONFIG, found)
-    architecture, *_ = given.get("architectures") or [""]
-    return config.replace(head=family.heads[architecture](given)) if architecture in family.heads else config
+    extras = {name: value for name, value in attributes.items() if name in family.kept_names}
+    if extras := {name: value for name, value in extras.items() if name not in written or value != written[name]}:
+        config = keep(config, CONFIG, extras)
+    architecture, *_ = normalized.get("architectures") or [""]
+    return config.replace(head=family.heads[architecture](normalized)) if architecture in family.heads else config
 
 
-def kept(config: ModelConfig) -> dict[str, Attributes]:
+def read_kept(config: ModelConfig) -> dict[str, Attributes]:
     """Return what a config keeps of a checkpoint: the attributes of each of its files, by the file's name.
 
     Raises:
       UserError: `ModelConfig.checkpoint` is not a JSON object of objects.
     """
     try:
-        found = parse_json(config.checkpoint or "{}")
+        by_file = parse_json(config.checkpoint or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+        by_file = None
+    if not isinstance(by_file, dict) or not all(isinstance(value, dict) for value in by_file.values()):
         raise UserError(f"checkpoint is {config.checkpoint!r}; expected a JSON object with the attributes of each file")
-    return found
+    return by_file
 
 
 def keep(config: ModelConfig, file: str, attributes: Attributes) -> ModelConfig:
     """Return the config, which keeps these attributes of a file."""
-    return config.replace(checkpoint=json.dumps(kept(config) | {file: attributes}, sort_keys=True))
+    return config.replace(checkpoint=json.dumps(read_kept(config) | {file: attributes}, sort_keys=True))
 
 
 def kept_attributes(family: Family, config: ModelConfig) -> Attributes:
     """Return the attributes of config.json that a config keeps, as far as they fit a family and the classes."""
     labels = {"id2label", "label2id", "num_labels", "_num_labels"}
-    found = kept(config).get(CONFIG, {})
-    if not isinstance(config.head, Classifier) or len(found.get("id2label") or ()) == config.head.classes:
+    attributes = read_kept(config).get(CONFIG, {})
+    if not isinstance(config.head, Classifier) or len(attributes.get("id2label") or ()) == config.head.classes:
         labels = set()
-    return {name: value for name, value in found.items() if name in family.kept - labels}
+    return {name: value for name, value in attributes.items() if name in family.kept_names - labels}
 
 
 def rows_of(family: Family, config: ModelConfig) -> tuple[TensorRow, ...]:
@@ -157,12 +157,12 @@ def classifier(pool: str, bias: bool) -> Callable[[Attributes], Head]:
     return head
 
 
-def _check_known(family: Family, given: Attributes) -> None:
+def _check_known(family: Family, attributes: Attributes) -> None:
     fixed = {**FIXED, **family.fixed}
     mapped = [attribute.name for attribute in family.attributes]
     words = {**IGNORED, **family.ignored}.values()
     known = {*fixed, *mapped, *(name for listed in words for name in listed.split())}
-    for name, value in given.items():
+    for name, value in attributes.items():
         if name not in known:
             raise UserError(
                 f"config.json has '{name}' {value!r}, an unknown attribute of a {family.name} "
@@ -189,11 +189,11 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
     """
     config = with_explicit_widths(config, *WIDTHS)
     named = _label_names(getattr(config.head, "classes", 0))
-    found = [name for name, make in family.heads.items() if make(named) == config.head]
-    plain = config.replace(head=_base_head(family, config)) if found else config
+    architectures = [name for name, make in family.heads.items() if make(named) == config.head]
+    plain = config.replace(head=_base_head(family, config)) if architectures else config
     attributes = {
         "model_type": family.name,
-        "architectures": [*found, family.architectures[0]][:1],
+        "architectures": [*architectures, family.architectures[0]][:1],
         **{attribute.name: attribute.write(plain) for attribute in family.attributes},
         **(named if named["id2label"] else {}),
         **family.defaults,

@@ -46,7 +46,7 @@ GPT2 = Family(
         number("n_embd", "d_model"),
         number("n_layer", "layers"),
         number("n_head", "attention.heads"),
-        number("n_inner", "feed_forward.d_ff", default=lambda given: 4 * given["n_embd"]),
+        number("n_inner", "feed_forward.d_ff", default=lambda attributes: 4 * attributes["n_embd"]),
         activation("activation_function", "feed_forward.activation", default="gelu_new"),
         number("layer_norm_epsilon", "norm_kind.epsilon", default=1e-5),
         choice(

@@ -68,11 +68,15 @@ LLAMA = Family(
         number("hidden_size", "d_model"),
         number("num_hidden_layers", "layers"),
         number("num_attention_heads", "attention.heads"),
-        number("num_key_value_heads", "attention.key_value_heads", default=lambda given: given["num_attention_heads"]),
+        number(
+            "num_key_value_heads",
+            "attention.key_value_heads",
+            default=lambda attributes: attributes["num_attention_heads"],
+        ),
         number(
             "head_dim",
             "attention.d_head",
-            default=lambda given: given["hidden_size"] // given["num_attention_heads"],
+            default=lambda attributes: attributes["hidden_size"] // attributes["num_attention_heads"],
         ),
         number("intermediate_size", "feed_forward.d_ff"),
         activation("hidden_act", "feed_forward.activation", default="silu"),

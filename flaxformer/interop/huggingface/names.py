@@ -17,21 +17,21 @@ def normalize_names(
     Raises:
       UserError: two tensors that the config ties differ.
     """
-    found = {_rename(family, name): array for name, array in state.items()}
-    if family.prefix and not any(name.startswith(family.prefix) for name in found):
+    tensors = {_rename(family, name): array for name, array in state.items()}
+    if family.prefix and not any(name.startswith(family.prefix) for name in tensors):
         outer = family.outer
-        found = {name if name.startswith(outer) else family.prefix + name: array for name, array in found.items()}
-    found = {name: array for name, array in found.items() if not any(re.fullmatch(p, name) for p in family.dropped)}
+        tensors = {name if name.startswith(outer) else family.prefix + name: array for name, array in tensors.items()}
+    tensors = {name: array for name, array in tensors.items() if not any(re.fullmatch(p, name) for p in family.dropped)}
     for alias, name in family.aliases.items():
-        if alias in found and alias not in expected:
-            other = found.pop(alias)
-            if not np.array_equal(found.setdefault(name, other), other):
+        if alias in tensors and alias not in expected:
+            other = tensors.pop(alias)
+            if not np.array_equal(tensors.setdefault(name, other), other):
                 raise UserError(
-                    f"tensors '{alias}' {other.shape} and '{name}' {found[name].shape} differ; expected equal "
+                    f"tensors '{alias}' {other.shape} and '{name}' {tensors[name].shape} differ; expected equal "
                     "tensors, since config.json ties them (tie_word_embeddings)"
                 )
     zeros = {name: np.zeros(expected[name], np.float32) for name in family.zeros if name in expected}
-    return zeros | found
+    return zeros | tensors
 
 
 def _rename(family: Family, name: str) -> str:

@@ -125,7 +125,7 @@ T5 = Family(
         number("d_ff", "feed_forward.d_ff", "encoder.feed_forward.d_ff"),
         number("num_heads", "attention.heads", "encoder.attention.heads"),
         number("num_layers", "encoder.layers"),
-        number("num_decoder_layers", "layers", default=lambda given: given["num_layers"]),
+        number("num_decoder_layers", "layers", default=lambda attributes: attributes["num_layers"]),
         _feed_forward_proj(),
         number("relative_attention_num_buckets", "positions.buckets", "encoder.positions.buckets", default=32),
         number(

@@ -155,7 +155,7 @@ class FormulatedFunction(Generic[P, ResultT]):
         record(FormulationChoice(self.name, name, self.describe(*arguments, **options), tuple(reasons)))
         return self._compute(name)
 
-    def named(self, name: str, *arguments: P.args, **options: P.kwargs) -> Callable[P, ResultT]:
+    def select(self, name: str, *arguments: P.args, **options: P.kwargs) -> Callable[P, ResultT]:
         """Return the formulation of this name, or "reference" for the equation.
 
         Raises:

@@ -28,7 +28,7 @@ class Shards:
 
     place: Callable[[list[Array]], list[Array]] = lambda sums: sums
     """Give the gradients of `shared`, [shards, ...] each, their sharding."""
-    add: Callable[[list[Array]], list[Array]] = lambda sums: [own.sum(0) for own in sums]
+    add: Callable[[list[Array]], list[Array]] = lambda sums: [gradient.sum(0) for gradient in sums]
     """Return their sums over the shards."""
 
 
@@ -63,25 +63,25 @@ class Division:
     def split(self, tree: PyTree) -> PyTree:
         """Return arrays [*batch, ...] as [chunks, shards, tokens, ...], padded with zeros at the end of each shard."""
 
-        def one(x: Array) -> Array:
-            rest = x.shape[len(self.batch) :]
-            x = x.reshape(self.shards, -1, *rest)
+        def split_array(x: Array) -> Array:
+            feature_shape = x.shape[len(self.batch) :]
+            x = x.reshape(self.shards, -1, *feature_shape)
             padding = -x.shape[1] % self.count
-            x = jnp.pad(x, [(0, 0), (0, padding), *((0, 0) for _ in rest)]) if padding else x
-            return jnp.moveaxis(x.reshape(self.shards, self.count, -1, *rest), 1, 0)
+            x = jnp.pad(x, [(0, 0), (0, padding), *((0, 0) for _ in feature_shape)]) if padding else x
+            return jnp.moveaxis(x.reshape(self.shards, self.count, -1, *feature_shape), 1, 0)
 
-        return jax.tree.map(one, tree)
+        return jax.tree.map(split_array, tree)
 
     def merge(self, tree: PyTree) -> PyTree:
         """Return arrays [chunks, shards, tokens, ...] as [*batch, ...]: the inverse of `split`."""
 
-        def one(x: Array) -> Array:
-            x, rest = jnp.moveaxis(x, 0, 1), x.shape[3:]
-            x = x.reshape(self.shards, -1, *rest)
+        def merge_array(x: Array) -> Array:
+            x, feature_shape = jnp.moveaxis(x, 0, 1), x.shape[3:]
+            x = x.reshape(self.shards, -1, *feature_shape)
             size = math.prod(self.batch) // self.shards
-            return x[:, :size].reshape(*self.batch, *rest)
+            return x[:, :size].reshape(*self.batch, *feature_shape)
 
-        return jax.tree.map(one, tree)
+        return jax.tree.map(merge_array, tree)
 
 
 def _divide(shape: tuple[int, ...], shards: int, width: int) -> Division:
@@ -144,8 +144,8 @@ class _Bound:
     ) -> None:
         self.function, self.division, self.shards, self.rebuild = function, division, shards, rebuild
 
-    def __call__(self, floats: list[Array], x: Array, rows: PyTree, others: list[Array]) -> PyTree:
-        return self.function(self.rebuild(floats, others), x, rows)
+    def __call__(self, floats: list[Array], x: Array, rows: PyTree, constants: list[Array]) -> PyTree:
+        return self.function(self.rebuild(floats, constants), x, rows)
 
 
 def _is_float(x: object) -> bool:
@@ -157,62 +157,62 @@ def _partition(tree: PyTree) -> tuple[list[Array], Callable[[list[Array], list[A
     leaves, structure = jax.tree.flatten(tree)
     is_float = tuple(map(_is_float, leaves))
 
-    def rebuild(floats: list[Array], others: list[Array]) -> PyTree:
-        one, two = iter(floats), iter(others)
-        return jax.tree.unflatten(structure, [next(one) if own else next(two) for own in is_float])
+    def rebuild(floats: list[Array], constants: list[Array]) -> PyTree:
+        real, constant = iter(floats), iter(constants)
+        return jax.tree.unflatten(structure, [next(real) if is_real else next(constant) for is_real in is_float])
 
-    return [jnp.asarray(leaf) for leaf, own in zip(leaves, is_float, strict=True) if own], rebuild
+    return [jnp.asarray(leaf) for leaf, is_real in zip(leaves, is_float, strict=True) if is_real], rebuild
 
 
 def _others(tree: PyTree) -> list[Array]:
     return [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if not _is_float(leaf)]
 
 
-def _scan(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, others: list[Array]) -> PyTree:
-    def one(x: Array, rows: PyTree) -> PyTree:
-        return bound(floats, x, rows, others)
+def _scan(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, constants: list[Array]) -> PyTree:
+    def sum_shard(x: Array, rows: PyTree) -> PyTree:
+        return bound(floats, x, rows, constants)
 
     def body(sums: PyTree, part: tuple[Array, PyTree]) -> tuple[PyTree, None]:
-        found = jax.vmap(one)(*part)
-        return jax.tree.map(lambda total, own: total + own.sum(0), sums, found), None
+        chunk_sums = jax.vmap(sum_shard)(*part)
+        return jax.tree.map(lambda total, shards: total + shards.sum(0), sums, chunk_sums), None
 
     x, rows = bound.division.split((x, rows))
-    shapes = jax.eval_shape(one, *jax.tree.map(lambda leaf: leaf[0, 0], (x, rows)))
-    sums, _ = jax.lax.scan(body, jax.tree.map(lambda own: jnp.zeros(own.shape, own.dtype), shapes), (x, rows))
+    shapes = jax.eval_shape(sum_shard, *jax.tree.map(lambda leaf: leaf[0, 0], (x, rows)))
+    sums, _ = jax.lax.scan(body, jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes), (x, rows))
     return sums
 
 
 def _gradients(bound: _Bound, arguments: PyTree, cotangent: PyTree | None) -> tuple[PyTree, list[Array], Array]:
     """Return the sums, and their gradients with respect to the real numbers and x; a cotangent None is 1."""
-    floats, x, rows, others = arguments
+    floats, x, rows, constants = arguments
 
-    def one(x: Array, rows: PyTree) -> tuple[PyTree, list[Array], Array]:
-        sums, pull = jax.vjp(lambda floats, x: bound(floats, x, rows, others), floats, x)
+    def differentiate_shard(x: Array, rows: PyTree) -> tuple[PyTree, list[Array], Array]:
+        sums, pull = jax.vjp(lambda floats, x: bound(floats, x, rows, constants), floats, x)
         return sums, *pull(jax.tree.map(jnp.ones_like, sums) if cotangent is None else cotangent)
 
     def body(carry: PyTree, part: tuple[Array, PyTree]) -> tuple[PyTree, Array]:
         sums, gradients = carry
-        found, own, of_x = jax.vmap(one)(*part)
-        sums = jax.tree.map(jnp.add, sums, found)
-        added = [total + new.astype(total.dtype) for total, new in zip(gradients, own, strict=True)]
+        shard_sums, new_gradients, of_x = jax.vmap(differentiate_shard)(*part)
+        sums = jax.tree.map(jnp.add, sums, shard_sums)
+        added = [total + new.astype(total.dtype) for total, new in zip(gradients, new_gradients, strict=True)]
         return (sums, bound.shards.place(added)), of_x
 
     x, rows = bound.division.split((x, rows))
-    shapes = jax.eval_shape(jax.vmap(one), *jax.tree.map(lambda leaf: leaf[0], (x, rows)))[0]
+    shapes = jax.eval_shape(jax.vmap(differentiate_shard), *jax.tree.map(lambda leaf: leaf[0], (x, rows)))[0]
     zeros = [
         jnp.zeros((bound.division.shards, *leaf.shape), jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in floats
     ]
-    start = jax.tree.map(lambda own: jnp.zeros(own.shape, own.dtype), shapes), bound.shards.place(zeros)
+    start = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes), bound.shards.place(zeros)
     (sums, gradients), of_x = jax.lax.scan(body, start, (x, rows))
     # The barrier keeps the shape of the chunks out of later sums over tokens. libtpu 0.0.52 aborts where such
     # a sum is fused with a reshape from chunks whose length is not a multiple of 1,024 tokens.
     of_x = jax.lax.optimization_barrier(bound.division.merge(of_x))
-    return jax.tree.map(lambda own: own.sum(0), sums), bound.shards.add(gradients), of_x
+    return jax.tree.map(lambda shards: shards.sum(0), sums), bound.shards.add(gradients), of_x
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sums(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, others: list[Array]) -> PyTree:
-    return _scan(bound, floats, x, rows, others)
+def _sums(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, constants: list[Array]) -> PyTree:
+    return _scan(bound, floats, x, rows, constants)
 
 
 def _sums_forward(bound: _Bound, *arguments: PyTree) -> tuple[PyTree, PyTree]:
@@ -222,15 +222,15 @@ def _sums_forward(bound: _Bound, *arguments: PyTree) -> tuple[PyTree, PyTree]:
 def _sums_backward(bound: _Bound, arguments: PyTree, cotangent: PyTree) -> tuple[PyTree, ...]:
     floats = arguments[0]
     _, of_floats, of_x = _gradients(bound, arguments, cotangent)
-    return [own.astype(leaf.dtype) for own, leaf in zip(of_floats, floats, strict=True)], of_x, None, None
+    return [gradient.astype(leaf.dtype) for gradient, leaf in zip(of_floats, floats, strict=True)], of_x, None, None
 
 
 _sums.defvjp(_sums_forward, _sums_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sum_once(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, others: list[Array]) -> Float[Array, ""]:
-    return _scan(bound, floats, x, rows, others)
+def _sum_once(bound: _Bound, floats: list[Array], x: Array, rows: PyTree, constants: list[Array]) -> Float[Array, ""]:
+    return _scan(bound, floats, x, rows, constants)
 
 
 def _once_forward(bound: _Bound, *arguments: PyTree) -> tuple[Float[Array, ""], PyTree]:
@@ -241,7 +241,7 @@ def _once_forward(bound: _Bound, *arguments: PyTree) -> tuple[Float[Array, ""], 
 
 def _once_backward(bound: _Bound, residuals: PyTree, cotangent: Float[Array, ""]) -> tuple[PyTree, ...]:
     of_floats, of_x, kinds = residuals
-    of_floats = [(own * cotangent).astype(kind.dtype) for own, kind in zip(of_floats, kinds, strict=True)]
+    of_floats = [(gradient * cotangent).astype(kind.dtype) for gradient, kind in zip(of_floats, kinds, strict=True)]
     return of_floats, (of_x * cotangent).astype(of_x.dtype), None, None
 
 

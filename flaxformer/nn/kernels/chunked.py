@@ -154,7 +154,9 @@ def _tile(tiles: Tiling, operands: _Operands, mask: Mask | None, starts: Array) 
     return _Tile(part, reached, allowed, products, logits)
 
 
-def _masked(x: Float[Array, "*shape"], tile: _Tile, other: float | np.floating[Any] = 0) -> Float[Array, "*shape"]:
+def _fill_excluded(
+    x: Float[Array, "*shape"], tile: _Tile, other: float | np.floating[Any] = 0
+) -> Float[Array, "*shape"]:
     return x if tile.allowed is None else jnp.where(tile.allowed, x, other)
 
 
@@ -175,9 +177,9 @@ def _forward(
         tile = _tile(tiles, operands, mask, starts)
         queries, _ = _spans(tiles, starts)
         maximum, total, output = (queries.of(x, 3) for x in sums)
-        logits = _masked(tile.logits, tile, lowest)
+        logits = _fill_excluded(tile.logits, tile, lowest)
         highest = jnp.maximum(maximum, logits.max(-1))
-        weights = _masked(jnp.exp(logits - highest[..., None]), tile)
+        weights = _fill_excluded(jnp.exp(logits - highest[..., None]), tile)
         shrink = jnp.exp(maximum - highest)
         products = jnp.matmul(
             weights.astype(tile.part.value.dtype), tile.part.value[:, :, None], preferred_element_type=wide
@@ -206,10 +208,10 @@ def _backward(
         tile = _tile(tiles, operands, mask, starts)
         queries, keys = _spans(tiles, starts)
         part, (own_log, own_inner) = tile.part, (queries.of(x, 3) for x in (log_total, inner))
-        own = queries.of(cotangent, 3)
-        weights = _masked(jnp.exp(_masked(tile.logits, tile, 0) - own_log[..., None]), tile)
+        tile_cotangent = queries.of(cotangent, 3)
+        weights = _fill_excluded(jnp.exp(_fill_excluded(tile.logits, tile, 0) - own_log[..., None]), tile)
         lower = functools.partial(jnp.einsum, preferred_element_type=wide)
-        of_weights = lower("bkgtd,bksd->bkgts", own, part.value)
+        of_weights = lower("bkgtd,bksd->bkgts", tile_cotangent, part.value)
         of_logits = weights * (of_weights - own_inner[..., None])
         of_bias, of_cap = None if sums.bias is None else _bias_gradient(tiles, part, sums, starts, of_logits), None
         if part.logit_cap is not None:
@@ -217,13 +219,13 @@ def _backward(
             capped = jnp.tanh(scaled)
             slope = 1 - capped**2
             assert sums.logit_cap is not None
-            of_cap = sums.logit_cap + (_masked(of_logits * (capped - scaled * slope), tile)).sum()
+            of_cap = sums.logit_cap + (_fill_excluded(of_logits * (capped - scaled * slope), tile)).sum()
             of_logits = of_logits * slope
-        of_scale = sums.scale + _masked(of_logits * tile.products, tile).sum()
+        of_scale = sums.scale + _fill_excluded(of_logits * tile.products, tile).sum()
         narrow = (of_logits * part.scale).astype(part.query.dtype)
         of_query = lower("bkgts,bksd->bkgtd", narrow, part.key)
         of_key = lower("bkgts,bkgtd->bksd", narrow, part.query)
-        of_value = lower("bkgts,bkgtd->bksd", weights.astype(own.dtype), own)
+        of_value = lower("bkgts,bkgtd->bksd", weights.astype(tile_cotangent.dtype), tile_cotangent)
         if tile.reached is not None:
             of_key, of_value = (jnp.where(tile.reached, x, 0) for x in (of_key, of_value))
         return _Operands(
@@ -250,9 +252,9 @@ def _bias_gradient(
     full = (*tiles.batch, math.prod(of_logits.shape[1:3]), tiles.height, tiles.width)
     broadcast = functools.partial(broadcast_grouped, full=full, key_value_heads=of_logits.shape[1])
     _, transpose = jax.vjp(broadcast, part.bias.astype(of_logits.dtype))
-    (own,) = transpose(of_logits)
+    (tile_gradient,) = transpose(of_logits)
     queries, keys = _spans(tiles, starts)
-    new = queries.of(keys.of(sums.bias), -2) + own
+    new = queries.of(keys.of(sums.bias), -2) + tile_gradient
     first = jnp.where(np.array(sums.bias.shape[-2:]) > 1, starts[:2], 0)
     place = (jnp.int32(0),) * (sums.bias.ndim - 2)
     return jax.lax.dynamic_update_slice(sums.bias, new, (*place, first[0], first[1]))
@@ -277,8 +279,8 @@ def reachable_keys(mask: Mask, batch: tuple[int, ...], T: int, S: int) -> Bool[A
 
     def part(starts: Array) -> Bool[Array, "*batch #N S"]:
         queries, keys = _spans(tiles, starts)
-        found = with_rank(mask.tile(queries, keys).any(-2), len(batch) + 2)
-        return jnp.broadcast_to(found, (*batch, found.shape[-2], tiles.width))
+        is_reached = with_rank(mask.tile(queries, keys).any(-2), len(batch) + 2)
+        return jnp.broadcast_to(is_reached, (*batch, is_reached.shape[-2], tiles.width))
 
     def add(reached: Array, starts: Array) -> tuple[Array, None]:
         _, keys = _spans(tiles, starts)

@@ -67,7 +67,7 @@ def cudnn_attention(
         mask.check(T, S)
     scaled = (call.query.astype(jnp.float32) * call.scale).astype(call.query.dtype)
     width = -(-max(call.widths) // MULTIPLE) * MULTIPLE
-    q, k, v = (_padded(x.reshape(-1, *x.shape[-3:]), width) for x in (scaled, call.key, call.value))
+    q, k, v = (_pad(x.reshape(-1, *x.shape[-3:]), width) for x in (scaled, call.key, call.value))
     if known.lengths is not None:
         lengths = jnp.broadcast_to(known.lengths, call.query.shape[:-3]).reshape(-1).clip(0, S)
     elif S % 2 and known.least is None:  # without a causal mask, queries would see the key that pads S
@@ -97,7 +97,7 @@ def cudnn_attention(
     return y[:, :T, :, : call.widths[1]].reshape(*call.query.shape[:-1], call.widths[1])
 
 
-def _padded(x: Float[Array, "B length heads d"], width: int) -> Float[Array, "B length heads d"]:
+def _pad(x: Float[Array, "B length heads d"], width: int) -> Float[Array, "B length heads d"]:
     """Pad with zeros to an even length and to a width."""
     return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, width - x.shape[3])))
 

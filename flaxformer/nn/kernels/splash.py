@@ -121,21 +121,21 @@ def _heads(
 
     shape, heads = (q.shape[2], k.shape[2]), q.shape[1]
     if known.least is None and known.greatest is None:
-        one: masks.Mask = masks.FullMask(shape)
+        head_mask: masks.Mask = masks.FullMask(shape)
     else:
         after = None if known.least is None else -known.least
-        one = masks.LocalMask(shape, window_size=(known.greatest, after), offset=0)
-    rows, columns = (next(size for size in BLOCKS if length % size == 0) for length in shape)
+        head_mask = masks.LocalMask(shape, window_size=(known.greatest, after), offset=0)
+    query_block, key_block = (next(size for size in BLOCKS if length % size == 0) for length in shape)
     sizes = kernels.BlockSizes(
-        block_q=rows,
-        block_kv=columns,
-        block_q_dkv=rows,
-        block_kv_dkv=columns,
-        block_q_dq=rows,
-        block_kv_dq=columns,
+        block_q=query_block,
+        block_kv=key_block,
+        block_q_dkv=query_block,
+        block_kv_dkv=key_block,
+        block_q_dq=query_block,
+        block_kv_dq=key_block,
     )
     kernel = kernels.make_splash_mha(
-        masks.MultiHeadMask([one] * heads),
+        masks.MultiHeadMask([head_mask] * heads),
         block_sizes=sizes,
         head_shards=1,
         q_seq_shards=1,
@@ -165,12 +165,12 @@ def _over_mesh(
             batch.append(name)
             count *= free[name]
     along = HEAD_AXIS if HEAD_AXIS in free and k.shape[1] % free[HEAD_AXIS] == 0 else None
-    rows = PartitionSpec(tuple(batch) or None)
-    own = PartitionSpec(tuple(batch) or None, along)
+    batch_spec = PartitionSpec(tuple(batch) or None)
+    operand_spec = PartitionSpec(tuple(batch) or None, along)
     return jax.shard_map(
         run,
-        in_specs=(own, own, own, None if segments is None else (rows, rows)),
-        out_specs=own,
+        in_specs=(operand_spec, operand_spec, operand_spec, None if segments is None else (batch_spec, batch_spec)),
+        out_specs=operand_spec,
         axis_names=set(free),
         check_vma=False,
     )(q, k, v, segments)

@@ -103,8 +103,8 @@ def _both(first: Structure, second: Structure) -> Structure:
     lengths = _merge(jnp.minimum, first.lengths, second.lengths)
     valid = _merge(jnp.logical_and, first.valid, second.valid)
     is_lost = first.segments is not None and second.segments is not None
-    for own, other, merged in ((first.lengths, second.lengths, lengths), (first.valid, second.valid, valid)):
-        is_lost = is_lost or (own is not None and other is not None and merged is None)
+    for array, other, merged in ((first.lengths, second.lengths, lengths), (first.valid, second.valid, valid)):
+        is_lost = is_lost or (array is not None and other is not None and merged is None)
     return Structure(
         least=_bound(max, first.least, second.least),
         greatest=_bound(min, first.greatest, second.greatest),

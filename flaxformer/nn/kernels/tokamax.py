@@ -60,7 +60,7 @@ def tokamax_attention(call: AttentionCall, implementation: str = "") -> Float[Ar
         mask.check(T, S)
     scaled = (call.query.astype(jnp.float32) * call.scale).astype(call.query.dtype)
     batch, key, value = call.query.shape[:-3], call.key, call.value
-    seen = _seen(known, batch, S)
+    seen = _valid_keys(known, batch, S)
     if seen is not None:
         key, value = (jnp.where(seen[..., None, None], x, 0) for x in (key, value))
         before = jnp.cumsum(seen, -1) > 0 if known.is_causal else seen.any(-1, keepdims=True)
@@ -79,8 +79,8 @@ def tokamax_attention(call: AttentionCall, implementation: str = "") -> Float[Ar
     )
 
 
-def _seen(known: Structure, batch: tuple[int, ...], S: int) -> Array | None:
-    """Return where keys are no padding, [*batch, S]; None without padding."""
+def _valid_keys(known: Structure, batch: tuple[int, ...], S: int) -> Array | None:
+    """Return where keys are not padding, [*batch, S]; None without padding."""
     seen = known.valid
     if known.lengths is not None:
         inside = lengths_to_valid(known.lengths, S)

@@ -48,7 +48,7 @@ def _processor() -> str:
 def _remove_oldest(folder: Path) -> None:
     """Remove the oldest files of the folder, so that the others have at most MAX_BYTES together."""
     kept = 0
-    for path, about in sorted(((path, path.stat()) for path in folder.iterdir()), key=lambda one: -one[1].st_mtime):
+    for path, about in sorted(((path, path.stat()) for path in folder.iterdir()), key=lambda entry: -entry[1].st_mtime):
         kept += about.st_size
         if kept > MAX_BYTES:
             path.unlink(missing_ok=True)

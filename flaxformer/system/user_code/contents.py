@@ -45,11 +45,11 @@ def digest(kind: str, name: str) -> str:
 def _digest_file(name: str) -> str:
     if not stat.S_ISREG(os.stat(name).st_mode):  # reading a pipe or a device would take what it holds
         return "no regular file"
-    found = hashlib.blake2b(digest_size=8)
+    hasher = hashlib.blake2b(digest_size=8)
     with open(name, "rb") as file:
         while block := file.read(BLOCK):
-            found.update(block)
-    return found.hexdigest()
+            hasher.update(block)
+    return hasher.hexdigest()
 
 
 def _digest_names(names: Iterable[str], folder: str = "") -> str:
@@ -59,7 +59,7 @@ def _digest_names(names: Iterable[str], folder: str = "") -> str:
 
 
 def _is_results(folder: str, name: str) -> bool:
-    return bool(folder) and (name == "runs" or any(Path(folder, name, own).exists() for own in RESULTS))
+    return bool(folder) and (name == "runs" or any(Path(folder, name, result_name).exists() for result_name in RESULTS))
 
 
 def _root(pattern: str) -> str:

@@ -8,8 +8,8 @@ from flaxformer.system.user_code.source import is_user_file
 def place_of(error: BaseException) -> str:
     """Return "FILE, line N, in FUNCTION" for the innermost frame of user code in a traceback; "" if there is none."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
-    found = next((frame for frame in frames if is_user_file(frame.filename)), None)
-    return "" if found is None else f"{found.filename}, line {found.lineno}, in {found.name}"
+    innermost = next((frame for frame in frames if is_user_file(frame.filename)), None)
+    return "" if innermost is None else f"{innermost.filename}, line {innermost.lineno}, in {innermost.name}"
 
 
 def describe(error: BaseException) -> str:

@@ -72,7 +72,7 @@ def _write(folder: Path, read: Read, base: Path | None) -> None:
 
 def read_records_of(output: Path) -> list[JsonObject]:
     """Return the records of a folder; a damaged one has the kind "damaged"."""
-    found = []
+    records = []
     for path in entries(output / FOLDER):
         if path.suffix == ".json":
             try:
@@ -81,8 +81,8 @@ def read_records_of(output: Path) -> list[JsonObject]:
                 entry = {}
             if entry.get("kind") not in KINDS or not all(isinstance(entry.get(key), str) for key in ("name", "found")):
                 entry = {"kind": "damaged", "name": f"{FOLDER}/{path.name}", "found": ""}
-            found.append(entry | {"path": path})
-    return found
+            records.append(entry | {"path": path})
+    return records
 
 
 def names(output: Path) -> list[str]:
@@ -106,7 +106,7 @@ def changed_reads(output: Path, file: Path | None) -> list[str]:
       file: the file of the study or job; paths are relative to its folder.
     """
     words: dict[str, str] = {}
-    for entry, now in _compared(output, file):
+    for entry, now in _compare(output, file):
         if now != entry["found"]:
             word = "removed" if now == MISSING else "new" if entry["found"] == MISSING else "changed"
             words[describe(entry)] = word
@@ -115,7 +115,7 @@ def changed_reads(output: Path, file: Path | None) -> list[str]:
 
 def accept(output: Path, file: Path | None) -> None:
     """Replace the records of what has changed by records of what is there now."""
-    for entry, now in _compared(output, file):
+    for entry, now in _compare(output, file):
         if now != entry["found"]:
             if entry["kind"] != "damaged":
                 name = contents.absolute(entry["kind"], entry["name"], base_of(file))
@@ -123,12 +123,12 @@ def accept(output: Path, file: Path | None) -> None:
             entry["path"].unlink(missing_ok=True)
 
 
-def _compared(output: Path, file: Path | None) -> Sequence[tuple[JsonObject, str]]:
+def _compare(output: Path, file: Path | None) -> Sequence[tuple[JsonObject, str]]:
     """Return each record that counts, with the digest of what is there now."""
-    found, base = read_records_of(output), base_of(file)
-    written = {(one["kind"], one["name"]) for one in found if one["found"] == WRITTEN}
+    records, base = read_records_of(output), base_of(file)
+    written = {(record["kind"], record["name"]) for record in records if record["found"] == WRITTEN}
     pairs = []
-    for entry in found:
+    for entry in records:
         kind, name = entry["kind"], entry["name"]
         if kind == "damaged":
             pairs.append((entry, "damaged"))

@@ -86,14 +86,19 @@ def install() -> None:
 def all_reads() -> list[Read]:
     """Return what user code has read in this process so far; of equal names, what was read last."""
     with _state.lock:
-        return [read for found in _state.reads.values() for read in found if read.digest == found[-1].digest]
+        return [
+            read
+            for reads_of_name in _state.reads.values()
+            for read in reads_of_name
+            if read.digest == reads_of_name[-1].digest
+        ]
 
 
 def forget(file: str) -> None:
-    """Forget what the code of a user file has read, since it is executed anew."""
+    """Forget what the code of a user file has read, since it is executed again."""
     with _state.lock:
-        for key, found in _state.reads.items():
-            _state.reads[key] = [read for read in found if read.readers[0] != file]
+        for key, reads_of_name in _state.reads.items():
+            _state.reads[key] = [read for read in reads_of_name if read.readers[0] != file]
 
 
 def listen(listener: Callable[[Read], None]) -> Callable[[], None]:
@@ -115,10 +120,10 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
     kind = EVENTS.get(event)
     if kind is None or sys.is_finalizing() or getattr(_state.inside, "busy", False) or not arguments:
         return
-    given = "." if arguments[0] is None else arguments[1] if event == "os.rename" else arguments[0]
-    if not isinstance(given, str | bytes | os.PathLike):
+    argument = "." if arguments[0] is None else arguments[1] if event == "os.rename" else arguments[0]
+    if not isinstance(argument, str | bytes | os.PathLike):
         return  # an open file, by its number
-    path = os.path.abspath(os.fsdecode(given))
+    path = os.path.abspath(os.fsdecode(argument))
     if event.startswith("pathlib."):
         path = os.path.join(path, *(["**"] if event.endswith("rglob") else []), str(arguments[1]))
     if event != "open" or not os.path.isdir(path):
@@ -193,9 +198,9 @@ def _record(kind: str, name: str, event: str, writes: bool) -> None:
 
 
 def _add(read: Read) -> None:
-    found = _state.reads.setdefault(read[:2], [])
-    is_new = read not in found
-    found[:] = [*(one for one in found if one != read), read]
+    reads_of_name = _state.reads.setdefault(read[:2], [])
+    is_new = read not in reads_of_name
+    reads_of_name[:] = [*(earlier for earlier in reads_of_name if earlier != read), read]
     for listener in list(_state.listeners) if is_new else ():
         listener(read)
 

@@ -66,18 +66,18 @@ def source_path(module: str) -> str:
     return f"{inside}/__init__.py" if Path(file).stem == "__init__" else f"{inside}.py"
 
 
-def user_modules(file: Path | None, found: Iterable[types.ModuleType] = ()) -> list[types.ModuleType]:
+def user_modules(file: Path | None, modules: Iterable[types.ModuleType] = ()) -> list[types.ModuleType]:
     """Return all user modules that are needed, sorted by name.
 
     Args:
       file: a file whose module is needed.
-      found: modules that are needed too; those of installed packages are left out.
+      modules: modules that are needed too; those of installed packages are left out.
 
     Returns:
       These modules and the user modules that they import, directly or through others.
     """
     first = None if file is None else module_of(file)
-    queue = [*found, *([] if first is None else [first])]
+    queue = [*modules, *([] if first is None else [first])]
     reached: dict[str, types.ModuleType] = {}
     while queue:
         module = queue.pop()
@@ -118,7 +118,7 @@ def is_edited(module: types.ModuleType) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def parsed(text: str) -> ast.Module:
+def parse(text: str) -> ast.Module:
     """Return the syntax tree of a text; an empty one if it is not Python."""
     try:
         return ast.parse(text)
@@ -128,25 +128,25 @@ def parsed(text: str) -> ast.Module:
 
 def module_tree(module: types.ModuleType) -> ast.Module:
     """Return the syntax tree of a user module."""
-    return parsed(module_source(module))
+    return parse(module_source(module))
 
 
 def tree_of_file(name: str) -> ast.Module:
     """Return the syntax tree of a file or a notebook cell, by the name that a code object has of it."""
     module = module_of(Path(name)) if Path(name).exists() else None
-    return parsed("".join(linecache.getlines(name))) if module is None else module_tree(module)
+    return parse("".join(linecache.getlines(name))) if module is None else module_tree(module)
 
 
 def function_nodes(code: types.CodeType) -> list[ast.AST]:
     """Return the definitions that begin on a code object's first line: one function, or every lambda."""
-    found: list[ast.AST] = []
+    nodes: list[ast.AST] = []
     for node in ast.walk(tree_of_file(code.co_filename)):
         if isinstance(node, Function) and node.name == code.co_name:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            found += [node] if first == code.co_firstlineno else []
+            nodes += [node] if first == code.co_firstlineno else []
         elif isinstance(node, ast.Lambda) and code.co_name == "<lambda>":
-            found += [node] if node.lineno == code.co_firstlineno else []
-    return found
+            nodes += [node] if node.lineno == code.co_firstlineno else []
+    return nodes
 
 
 def normalized_text(node: ast.AST) -> str:
@@ -173,18 +173,18 @@ def imported_modules(node: ast.AST, module: types.ModuleType | None) -> list[typ
     functions = (inner for inner in ast.walk(node) if isinstance(inner, Function))
     local = {id(inner) for function in functions for inner in ast.walk(function)}
     names: dict[str, bool] = {}
-    for found in ast.walk(node):
+    for statement in ast.walk(node):
         named: list[str] = []
-        if isinstance(found, ast.Import):
-            for alias in found.names:
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
                 parts = alias.name.split(".")
                 named += [".".join(parts[: n + 1]) for n in range(len(parts))]
-        elif isinstance(found, ast.ImportFrom) and (base := imported_module_name(found, module)):
-            named += [base, *(f"{base}.{alias.name}" for alias in found.names)]
-        is_local = id(found) in local  # an import inside a function may not have run yet
+        elif isinstance(statement, ast.ImportFrom) and (base := imported_module_name(statement, module)):
+            named += [base, *(f"{base}.{alias.name}" for alias in statement.names)]
+        is_local = id(statement) in local  # an import inside a function may not have run yet
         names |= {name: is_local or names.get(name, False) for name in named}
     modules = (_find_module(name, load) for name, load in names.items())
-    return [found for found in modules if found is not None]
+    return [loaded for loaded in modules if loaded is not None]
 
 
 def imported_module_name(node: ast.ImportFrom, module: types.ModuleType | None) -> str:

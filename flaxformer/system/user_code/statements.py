@@ -39,9 +39,9 @@ def _name(node: ast.stmt) -> str:
 @functools.lru_cache(maxsize=256)
 def _statements(text: str) -> list[ast.stmt]:
     """Return the statements of a module's text that count, with the imports whose names they read."""
-    kept = list(reduced(source.parsed(text)))
+    kept = list(relevant_statements(source.parse(text)))
     names = {node.id for statement in kept for node in ast.walk(statement) if isinstance(node, ast.Name)}
-    imports = [node for node in source.parsed(text).body if isinstance(node, Import)]
+    imports = [node for node in source.parse(text).body if isinstance(node, Import)]
     return [_import_of(node, names) for node in imports if _import_of(node, names).names] + kept
 
 
@@ -52,7 +52,7 @@ def _import_of(node: Import, names: set[str]) -> Import:
     return node
 
 
-def reduced(tree: ast.Module) -> Iterator[ast.stmt]:
+def relevant_statements(tree: ast.Module) -> Iterator[ast.stmt]:
     """Yield the statements of a module without imports, docstrings, `if __name__ …` and what is declared as data."""
     for node in tree.body:
         if isinstance(node, Import | ast.Pass) or source.is_docstring(node) or _is_main_guard(node):
@@ -100,7 +100,7 @@ def _is_main_guard(node: ast.stmt) -> bool:
 
 def has_acting_statement(module: types.ModuleType) -> bool:
     """True if a statement of a module may do more than bind names of the module when it is imported."""
-    return any(map(_acts, reduced(source.module_tree(module))))
+    return any(map(_acts, relevant_statements(source.module_tree(module))))
 
 
 def _acts(node: ast.stmt) -> bool:
