@@ -68,7 +68,7 @@ def _has(analysis: Analysis, arm: ArmSummary, where: Mapping[str, str]) -> bool:
 
 def _value(analysis: Analysis, arm: ArmSummary, path: str) -> int | float | str | None:
     """Return a field of an arm's recipe, as it is on disk."""
-    name = next(own.arm for own in analysis.study.arms if own.labels == arm.labels)
+    name = next(declared.arm for declared in analysis.study.arms if declared.labels == arm.labels)
     value: object = analysis.study.recipes[name].run
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
