@@ -82,7 +82,7 @@ def results(analysis: Analysis) -> pl.DataFrame:
     final = [name for name in table.columns if f"initial_{name}" in table.columns] if len(analysis.stopped) else []
     moved = [pl.when(is_stopped & pl.col(f"initial_{name}").is_not_null()).then(pl.col(name)) for name in final]
     table = table.with_columns(
-        *(own.alias(f"stopped_{name}") for name, own in zip(final, moved, strict=True)),
+        *(expression.alias(f"stopped_{name}") for name, expression in zip(final, moved, strict=True)),
         *(pl.when(~is_stopped | pl.col(f"initial_{name}").is_null()).then(pl.col(name)) for name in final),
     )
     measured_numbers = [{"trial": trial} | values for trial, values in measured.by_trial(analysis).items()]

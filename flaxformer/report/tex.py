@@ -109,11 +109,11 @@ def _spelled(character: str) -> str:
 
 def _greek(character: str) -> str:
     """Return the command of a Greek letter, such as \\Sigma, or the Latin capital of the same shape."""
-    found = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(character, ""))
-    if not found:
+    match = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(character, ""))
+    if not match:
         return ""
-    name = found[2].lower().replace("lamda", "lambda")
-    if found[1] == "SMALL":
+    name = match[2].lower().replace("lamda", "lambda")
+    if match[1] == "SMALL":
         return "o" if name == "omicron" else f"$\\{name}$"
     return LATIN.get(name) or f"$\\{name.capitalize()}$"
 
