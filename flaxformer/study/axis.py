@@ -69,9 +69,9 @@ class Axis:
         def values(run: Run) -> list[str]:
             return [canonical_text(get_at(run, path)) for path in self.paths]
 
-        own = values(baseline)
+        baseline_values = values(baseline)
         for label in self.levels:
-            if values(replace_at(baseline, self.changes(label))) == own:
+            if values(replace_at(baseline, self.changes(label))) == baseline_values:
                 return label
         return None
 

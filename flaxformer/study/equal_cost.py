@@ -84,24 +84,24 @@ class EqualCost:
             raise UserError(f"compare.multiple_of is {self.multiple_of}; expected a whole number of at least 1")
 
     @classmethod
-    def of(cls, given: "EqualCost | str | None") -> "EqualCost | None":
+    def of(cls, rule: "EqualCost | str | None") -> "EqualCost | None":
         """Return a rule from itself, or from text such as "equal compute".
 
         Raises:
           UserError: another text or value.
         """
-        if given is None or isinstance(given, EqualCost):
-            return given
+        if rule is None or isinstance(rule, EqualCost):
+            return rule
         texts = [f"equal {name}" for name in QUANTITIES]
-        if not isinstance(given, str) or given not in texts:
-            hint = did_you_mean(given, texts) if isinstance(given, str) else f"; expected one of {texts}, or EqualCost"
-            raise UserError(f"compare is {shown(given)}{hint}")
-        return cls(given.removeprefix("equal "))
+        if not isinstance(rule, str) or rule not in texts:
+            hint = did_you_mean(rule, texts) if isinstance(rule, str) else f"; expected one of {texts}, or EqualCost"
+            raise UserError(f"compare is {shown(rule)}{hint}")
+        return cls(rule.removeprefix("equal "))
 
     def check_axes(self, paths: Mapping[str, Sequence[str]]) -> None:
         """Raise UserError if an axis varies an adjusted field itself; `paths` has the paths of each axis by name."""
-        for axis, own in paths.items():
-            for path in own:
+        for axis, axis_paths in paths.items():
+            for path in axis_paths:
                 if path in self.adjust:
                     raise UserError(
                         f"compare adjusts {path}, which axis '{axis}' varies; expected another field in adjust="
@@ -227,14 +227,14 @@ def describe_matches(rule: EqualCost | str | None, matches: Mapping[str, Match],
         return []
     quantity = QUANTITIES[rule.quantity]
     target, paths = with_prefix(quantity.of(baseline), quantity.unit), " or ".join(rule.adjust)
-    adjusted = {arm: own for arm, own in matches.items() if own.changes}
-    farthest = max((abs(own.after - 1) for own in matches.values()), default=0.0)
-    found = [
+    adjusted = {arm: match for arm, match in matches.items() if match.changes}
+    farthest = max((abs(match.after - 1) for match in matches.values()), default=0.0)
+    lines = [
         f"Compared at equal {rule.quantity}: {target}, within {rule.tolerance:.2g} (largest difference "
         f"{farthest:.2g}); {paths} adjusted in {len(adjusted)} of {count_of(len(matches), 'arm')}."
     ]
-    for arm, own in list(adjusted.items())[:MOST_LISTED]:
-        changes = ", ".join(f"{path} {old} -> {new}" for path, (old, new) in own.changes.items())
-        found.append(f"  {arm}: {changes} ({own.before:.3g} -> {own.after:.3g} times the {rule.quantity})")
+    for arm, match in list(adjusted.items())[:MOST_LISTED]:
+        changes = ", ".join(f"{path} {old} -> {new}" for path, (old, new) in match.changes.items())
+        lines.append(f"  {arm}: {changes} ({match.before:.3g} -> {match.after:.3g} times the {rule.quantity})")
     more = len(adjusted) - MOST_LISTED
-    return found + ([f"  and {more} more, in study.json once the study has run"] if more > 0 else [])
+    return lines + ([f"  and {more} more, in study.json once the study has run"] if more > 0 else [])

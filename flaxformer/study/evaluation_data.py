@@ -24,8 +24,8 @@ def evaluation_data(study: Study) -> dict[str, DeclaredData]:
     """
     arms = study.arms()
     evaluated = {arm.name: (_evaluated(arm.run, study.metric), arm.run.task) for arm in arms}
-    found = {own: _describe(*own) for own in set(evaluated.values())}
-    return {name: description for name, own in evaluated.items() if (description := found[own]) is not None}
+    descriptions = {pair: _describe(*pair) for pair in set(evaluated.values())}
+    return {name: description for name, pair in evaluated.items() if (description := descriptions[pair]) is not None}
 
 
 def _evaluated(run: Run, metric: str) -> Task | Evaluation:
@@ -60,11 +60,12 @@ def check_test_set(study: Study) -> None:
     """Raise UserError if the metric is of the test data, and the task of an arm has no test set."""
     if not is_test_metric(study.metric):
         return
-    for own in {_evaluated(arm.run, study.metric) for arm in study.arms()}:
-        if (own.load().test() if isinstance(own, Task) else own.load_test()) is None:
+    for evaluated in {_evaluated(arm.run, study.metric) for arm in study.arms()}:
+        if (evaluated.load().test() if isinstance(evaluated, Task) else evaluated.load_test()) is None:
             raise UserError(
-                f"metric is '{study.metric}' and {own} has no test set: all held-out examples are in the evaluation "
-                "set, or its source defines no `test`; expected fewer evaluation_batches, or more held-out examples"
+                f"metric is '{study.metric}' and {evaluated} has no test set: all held-out examples are in the "
+                "evaluation set, or its source defines no `test`; expected fewer evaluation_batches, or more held-out "
+                "examples"
             )
 
 

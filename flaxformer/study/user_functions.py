@@ -38,14 +38,14 @@ def numbers(name: str, values: object, where: str) -> dict[str, float]:
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{name} returns {_shown(values)} {where}; expected a dict of numbers by name")
-    found = {}
+    floats = {}
     for key, value in values.items():
         check_column(name, key)
         try:
-            found[key] = float(value)
+            floats[key] = float(value)
         except (TypeError, ValueError):
             raise UserError(f"{name} returns '{key}' = {_shown(value)} {where}; expected a number") from None
-    return found
+    return floats
 
 
 def check_column(function: str, name: object) -> None:
