@@ -74,10 +74,10 @@ def minimise_many(
     shape = (len(theta), np.shape(targets)[-1])
     targets, times = np.broadcast_to(targets, shape), np.broadcast_to(times, shape)
 
-    def evaluate(own: Values, rows: Values) -> tuple[Values, Values, Values]:
+    def evaluate(parameters: Values, rows: Values) -> tuple[Values, Values, Values]:
         """Sums, residuals and Jacobians; a sum is infinite where there is no prediction."""
         with np.errstate(all="ignore"):
-            mu, jacobian = law(own)
+            mu, jacobian = law(parameters)
             residuals = mu - targets[rows]
             sums = (times[rows] * residual_loss(residuals, loss, delta)).sum(-1)
         is_known = np.isfinite(sums) & np.isfinite(jacobian).all((1, 2))

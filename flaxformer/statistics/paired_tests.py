@@ -67,8 +67,8 @@ def skewness(differences: Differences) -> Values:
     if n < 3:
         return np.zeros(square.shape)
     with np.errstate(all="ignore"):
-        found = (centred**3).mean(-1) / square**1.5 * math.sqrt(n * (n - 1)) / (n - 2)
-    return np.where(square > 0, found, 0.0)
+        skew = (centred**3).mean(-1) / square**1.5 * math.sqrt(n * (n - 1)) / (n - 2)
+    return np.where(square > 0, skew, 0.0)
 
 
 def standard_errors(differences: Differences, kind: Kind = "difference") -> tuple[Values, Values]:

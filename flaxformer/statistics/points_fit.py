@@ -69,14 +69,14 @@ class PointsFit:
 
     def loss_at(self, parameters: Vector, tokens: Vector) -> Vector:
         """Return the loss that the law gives at N and D."""
-        own = {name: one.value for name, one in self.numbers.items()}
-        return own["L∞"] + own["A"] * parameters ** -own["α"] + own["B"] * tokens ** -own["β"]
+        values = {name: estimate.value for name, estimate in self.numbers.items()}
+        return values["L∞"] + values["A"] * parameters ** -values["α"] + values["B"] * tokens ** -values["β"]
 
     def best_size(self, flops: float) -> tuple[float, float]:
         """Return N and D of least loss with 6·N·D FLOPs: N = G·(C / 6)^a, G = (αA / βB)^(1 / (α + β))."""
-        own = {name: one.value for name, one in self.numbers.items()}
-        gain = (own["α"] * own["A"] / (own["β"] * own["B"])) ** (1 / (own["α"] + own["β"]))
-        size = gain * (flops / 6) ** own["a"]
+        values = {name: estimate.value for name, estimate in self.numbers.items()}
+        gain = (values["α"] * values["A"] / (values["β"] * values["B"])) ** (1 / (values["α"] + values["β"]))
+        size = gain * (flops / 6) ** values["a"]
         return size, flops / 6 / size
 
 
@@ -124,7 +124,7 @@ def fit_joint_law(
         name: LawEstimate(float(value), *_percentiles(drawn[name]))
         for name, [value] in problem.numbers(theta[None]).items()
     }
-    errors = {name: float(own.std(ddof=1)) if resamples > 1 else math.nan for name, own in drawn.items()}
+    errors = {name: float(draws.std(ddof=1)) if resamples > 1 else math.nan for name, draws in drawn.items()}
     residuals = problem.law(theta[None])[0][0] - problem.targets
     objective = float(residual_loss(residuals, loss, delta).sum())
     return PointsFit(numbers, errors, loss, delta, objective, n, resamples)
@@ -147,25 +147,25 @@ def _checked(
     columns = {"parameters": parameters, "tokens": tokens, "losses": losses}
     if embeddings is not None:
         columns["embeddings"] = embeddings
-    found = {name: np.asarray(values, float).ravel() for name, values in columns.items()}
-    sizes = {name: len(values) for name, values in found.items()}
+    arrays = {name: np.asarray(values, float).ravel() for name, values in columns.items()}
+    sizes = {name: len(values) for name, values in arrays.items()}
     if len(set(sizes.values())) > 1:
         shown = ", ".join(f"{size} {name}" for name, size in sizes.items())
         raise UserError(f"the points have {shown}; expected as many of each")
     if embeddings is not None:
-        found["parameters"] = found["parameters"] - found.pop("embeddings")
-    for name, values in found.items():
+        arrays["parameters"] = arrays["parameters"] - arrays.pop("embeddings")
+    for name, values in arrays.items():
         if (wrong := np.flatnonzero(~(np.isfinite(values) & (values > 0)))).size:
             without = " without embeddings" if embeddings is not None and name == "parameters" else ""
             raise UserError(
                 f"{name}{without} of point {wrong[0]} is {values[wrong[0]]:g}; expected a finite number above 0"
             )
-    if len(found["losses"]) < FEWEST_POINTS:
-        raise UserError(f"there are {len(found['losses'])} points; expected at least {FEWEST_POINTS}")
+    if len(arrays["losses"]) < FEWEST_POINTS:
+        raise UserError(f"there are {len(arrays['losses'])} points; expected at least {FEWEST_POINTS}")
     for name in ("parameters", "tokens"):
-        if (levels := len(np.unique(found[name]))) < FEWEST_LEVELS:
+        if (levels := len(np.unique(arrays[name]))) < FEWEST_LEVELS:
             raise UserError(f"the points have {levels} different numbers of {name}; expected at least {FEWEST_LEVELS}")
-    return np.stack([found[name] for name in ("parameters", "tokens", "losses")])
+    return np.stack([arrays[name] for name in ("parameters", "tokens", "losses")])
 
 
 class _Problem:
@@ -206,9 +206,9 @@ class _Problem:
         options = {"maxiter": 500, "maxfun": 2000, "ftol": 1e-14, "gtol": 1e-9}
         for _ in range(MOST_RESTARTS):
             before, _ = self.objective(theta, delta)
-            found = optimize.minimize(self.objective, theta, (delta,), jac=True, method="L-BFGS-B", options=options)
-            theta = found.x
-            if not found.fun < before * (1 - 1e-9):
+            optimum = optimize.minimize(self.objective, theta, (delta,), jac=True, method="L-BFGS-B", options=options)
+            theta = optimum.x
+            if not optimum.fun < before * (1 - 1e-9):
                 break
         return theta
 
@@ -231,11 +231,11 @@ class _Problem:
         """Return the minima [fits, 5] where points count so often, from the minimum where each counts once."""
         together = max(1, MOST_TOGETHER // len(self.x))
         parts = [counts[i : i + together] for i in range(0, len(counts), together)]
-        found = [
-            minimise_many(self.law, self.targets, np.tile(theta, (len(own), 1)), self.loss, self.delta, own)[0]
-            for own in parts
+        minima = [
+            minimise_many(self.law, self.targets, np.tile(theta, (len(part), 1)), self.loss, self.delta, part)[0]
+            for part in parts
         ]
-        return np.concatenate([np.empty((0, len(theta))), *found])
+        return np.concatenate([np.empty((0, len(theta))), *minima])
 
     def numbers(self, theta: Matrix) -> dict[str, Vector]:
         """Return the numbers of each law, in the units of the points."""
