@@ -80,7 +80,7 @@ class DeclarationLog:
         Args:
           held: number of results by the digest that they hold; None for results without one.
         """
-        missing = sum(n for one, n in held.items() if one is not None and one not in self.digests)
+        missing = sum(n for digest, n in held.items() if digest is not None and digest not in self.digests)
         lost = f"{missing} of {sum(held.values())} results were obtained under a declaration that is not in the log"
         return [*self.faults, *([lost] if missing else [])]
 
@@ -200,19 +200,19 @@ def existing_results(store: Store, declaration: Declaration | None) -> SeedsByAr
 
     A result at a rung of a halving is one of its arm, and one that was set aside has existed.
     """
-    found: dict[str, set[int]] = {}
+    by_arm: dict[str, set[int]] = {}
     for path in sorted((store.root / SUPERSEDED).glob("[0-9]*.parquet")):
         with contextlib.suppress(DamagedError, FileNotFoundError):
             for trial, seed in records.read_columns(path, lambda table: table.select("trial", "seed")).iter_rows():
-                found.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
+                by_arm.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     rungs = [Store(path) for path in sorted((store.root / RUNGS).glob("[0-9]*"))]
-    for own in (store, *rungs):
-        for trial, status, seed in columns.fixed(own, "seed").select("trial", "status", "seed").iter_rows():
+    for folder in (store, *rungs):
+        for trial, status, seed in columns.fixed(folder, "seed").select("trial", "status", "seed").iter_rows():
             if status != "failed":
-                found.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
+                by_arm.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     if declaration is not None and declaration.kind == "probe":
-        found[ANY_ARM] = {row["seed"] for row in store.measurements(declaration)}
-    return {arm: sorted(seeds) for arm, seeds in sorted(found.items()) if seeds}
+        by_arm[ANY_ARM] = {row["seed"] for row in store.measurements(declaration)}
+    return {arm: sorted(seeds) for arm, seeds in sorted(by_arm.items()) if seeds}
 
 
 def arm_of(row: Row) -> str:

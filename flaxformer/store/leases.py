@@ -66,8 +66,8 @@ def owner_is_gone(lease: Lease) -> bool:
 
 def expiry(lease: Lease, heartbeat: float = HEARTBEAT) -> float:
     """Seconds without a heartbeat after which an owner counts as dead, by the heartbeat in its lease if valid."""
-    own = lease.get("heartbeat")
-    return EXPIRY * (own if isinstance(own, int | float) and 0 < own <= 3600 else heartbeat)
+    interval = lease.get("heartbeat")
+    return EXPIRY * (interval if isinstance(interval, int | float) and 0 < interval <= 3600 else heartbeat)
 
 
 @read_anew
@@ -91,8 +91,8 @@ def read_lease(path: Path) -> Lease | None:
 
 def read_leases(folder: Path) -> list[Lease]:
     """All leases of a folder, alive or not."""
-    found = [read_lease(path) for path in sorted(folder.glob("*.lease")) if NAME.fullmatch(path.name)]
-    return [lease for lease in found if lease is not None]
+    leases = [read_lease(path) for path in sorted(folder.glob("*.lease")) if NAME.fullmatch(path.name)]
+    return [lease for lease in leases if lease is not None]
 
 
 class Leases:
@@ -254,11 +254,11 @@ def _group_of(name: str) -> str:
     return match["group"] if match else name
 
 
-def _held(name: str, others: Sequence[Lease]) -> Collection[str] | None:
+def _held(name: str, leases: Sequence[Lease]) -> Collection[str] | None:
     """The trials that other owners of a group hold; None if that is all of what `name` stands for."""
-    if any(lease["trials"] is None or lease["path"].name == f"{name}.lease" for lease in others):
+    if any(lease["trials"] is None or lease["path"].name == f"{name}.lease" for lease in leases):
         return None
-    return {trial for lease in others for trial in lease["trials"]}
+    return {trial for lease in leases for trial in lease["trials"]}
 
 
 def wait_for_dead_leases(folder: Path, poll: float = 0.5) -> Lease | None:
@@ -270,8 +270,8 @@ def wait_for_dead_leases(folder: Path, poll: float = 0.5) -> Lease | None:
         return None
     leases = Leases(folder)
     first = {lease["path"]: lease["mtime"] for lease in leases.others()}
-    while others := leases.others():
-        for lease in others:
+    while other_leases := leases.others():
+        for lease in other_leases:
             is_here = lease.get("machine") == machine()
             if is_here or first.get(lease["path"]) != lease["mtime"]:
                 return lease

@@ -89,22 +89,22 @@ class Row(Mapping[str, Any]):
         Raises:
           ValueError: a required column is absent, or a value is of another type.
         """
-        given = {name: value for name, value in columns.items() if value is not None}
-        given |= {name: printable(given[name]) for name in ("cause", "error") if isinstance(given.get(name), str)}
-        fixed = {column.name: given.pop(column.name) for column in COLUMNS if column.name in given}
+        flat = {name: value for name, value in columns.items() if value is not None}
+        flat |= {name: printable(flat[name]) for name in ("cause", "error") if isinstance(flat.get(name), str)}
+        fixed = {column.name: flat.pop(column.name) for column in COLUMNS if column.name in flat}
         for column in COLUMNS:
             if column.is_required and column.name not in fixed:
                 raise ValueError(f"{column.name} is absent")
             if column.name in fixed and not isinstance(fixed[column.name], column.accepted):
                 raise ValueError(f"{column.name} is {fixed[column.name]!r}; expected {column.kind}")
-        given, fixed = ({name: _checked(name, value) for name, value in own.items()} for own in (given, fixed))
+        flat, fixed = ({name: _checked(name, value) for name, value in mapping.items()} for mapping in (flat, fixed))
         if fixed["status"] not in get_args(RunStatus):
             raise ValueError(f"status is {fixed['status']!r}; expected one of {', '.join(get_args(RunStatus))}")
         return cls(
             **fixed,
-            labels={name: value for name, value in given.items() if isinstance(value, str)},
-            metrics={name: value for name, value in given.items() if isinstance(value, int | float)},
-            curves={name.removesuffix(CURVE): value for name, value in given.items() if isinstance(value, list)},
+            labels={name: value for name, value in flat.items() if isinstance(value, str)},
+            metrics={name: value for name, value in flat.items() if isinstance(value, int | float)},
+            curves={name.removesuffix(CURVE): value for name, value in flat.items() if isinstance(value, list)},
         )
 
     @functools.cached_property

@@ -176,15 +176,15 @@ class Store:
     def _files(self, pattern: str) -> list[Path]:
         """The files in groups/ that match."""
         check_folder(self.groups)
-        found = sorted(path for path in self.groups.glob(pattern) if not path.name.startswith("."))
-        for path in found:
+        paths = sorted(path for path in self.groups.glob(pattern) if not path.name.startswith("."))
+        for path in paths:
             check_file(path)
-        return [path for path in found if path.is_file()]
+        return [path for path in paths if path.is_file()]
 
     def line_files(self, group: str | None = None) -> dict[Path, re.Match[str]]:
         """The files of lines, of a group or of all, each with the parts of its name."""
-        found = {path: LINES.fullmatch(path.name) for path in self._files("*.jsonl")}
-        return {path: name for path, name in found.items() if name and group in (None, name["group"])}
+        matches = {path: LINES.fullmatch(path.name) for path in self._files("*.jsonl")}
+        return {path: name for path, name in matches.items() if name and group in (None, name["group"])}
 
     def rows_of_lines(self, path: Path) -> list[Row]:
         """The rows of a file of lines; other lines are noted as damage."""
@@ -205,10 +205,10 @@ class Store:
             pass
         return []
 
-    def checked_rows(self, path: Path, found: list[JsonObject]) -> list[Row]:
+    def checked_rows(self, path: Path, flat_rows: list[JsonObject]) -> list[Row]:
         """The rows of results among what a file holds; others are noted as damage."""
         rows, wrong = [], []
-        for columns in found:
+        for columns in flat_rows:
             try:
                 rows.append(Row.from_columns(columns))
             except ValueError as error:
@@ -310,9 +310,9 @@ class Store:
     def replace_measurements(self, rows: list[JsonObject], identity: str) -> None:
         """Replace the measurements of an identity by numbers derived from the present runs; others stay."""
         path = self.root / MEASUREMENTS
-        others = [row for row in read_lines(path) if row["measured_by"] != identity]
+        kept = [row for row in read_lines(path) if row["measured_by"] != identity]
         with records.writing(path):
-            write_atomically(path, b"".join(map(digests.line, [*others, *rows])))
+            write_atomically(path, b"".join(map(digests.line, [*kept, *rows])))
 
     def record_launch(self, launch: JsonObject) -> None:
         """Add one launch to the provenance."""

@@ -25,24 +25,26 @@ def read(store: Store) -> tuple[list[MeasuringLaunch], list[TrialMeasurement]]:
     if wrong:
         store.corrupt_files.setdefault(NAME, wrong[0])
     launches: dict[str, MeasuringLaunch] = {}
-    found = []
+    measurements = []
     for line in lines:
         entry = convert(line, LINES[NAME])
         if isinstance(entry, MeasuringLaunch):
             launches.pop(entry.function, None)  # the last launch is the last one listed
             launches[entry.function] = entry
         elif isinstance(entry, TrialMeasurement):
-            found.append(entry)
-    return list(launches.values()), found
+            measurements.append(entry)
+    return list(launches.values()), measurements
 
 
 def current(store: Store, study: Declaration) -> dict[str, dict[str, TrialMeasurement]]:
     """Return the measurements by function and trial: those of each function's last launch, for the declared trials."""
-    launches, found = read(store)
+    launches, measurements = read(store)
     fingerprints = study.fingerprints
     return {
         launch.function: {
-            one.trial: one for one in found if one.key == launch.key and fingerprints.get(one.trial) == one.fingerprint
+            measurement.trial: measurement
+            for measurement in measurements
+            if measurement.key == launch.key and fingerprints.get(measurement.trial) == measurement.fingerprint
         }
         for launch in launches
     }
