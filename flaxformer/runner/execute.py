@@ -147,11 +147,11 @@ def _agreed(groups: Sequence[ProgramGroup], take: Take | None) -> Take | None:
 
     def taken(group: ProgramGroup) -> ProgramGroup | None:
         def names() -> list[str]:
-            own = take(group) if take else group
-            return [trial.name for trial in own.trials] if own else []
+            leased = take(group) if take else group
+            return [trial.name for trial in leased.trials] if leased else []
 
-        own = only(group, distributed.run_on_coordinator(names))
-        return own if own.trials else None
+        agreed = only(group, distributed.run_on_coordinator(names))
+        return agreed if agreed.trials else None
 
     return taken
 

@@ -91,7 +91,9 @@ class KeptWeights:
         last = sys.maxsize if keep.which == "all" else 1
         ranking = functools.partial(Checkpoints, metric=keep.metric, lower_is_better=keep.lower_is_better)
         self._checkpoints = [ranking(folder, keep_last=last, keep_best=0, report=notify) for folder in folders]
-        self._newest = [max(distributed.run_on_coordinator(own.steps), default=-1) for own in self._checkpoints]
+        self._newest = [
+            max(distributed.run_on_coordinator(checkpoints.steps), default=-1) for checkpoints in self._checkpoints
+        ]
         """The newest step of each run that is on disk or being saved."""
         self._best = [math.nan] * len(trials)
         """The best score of each run whose weights were kept; NaN for none."""
@@ -105,7 +107,7 @@ class KeptWeights:
         """
         if self._keep.which == "final" or not evaluations:
             return
-        history = [self._keep.scores(one) for one in jax.device_get(list(evaluations))]
+        history = [self._keep.scores(metrics) for metrics in jax.device_get(list(evaluations))]
         for i, trial in enumerate(self._trials):
             scores = [scores[i] for scores in history]
             finite = [number for number, score in enumerate(scores) if math.isfinite(score)]
@@ -137,8 +139,8 @@ class KeptWeights:
         weights = jax.device_get(params()) if new else None
         for i in new:
             self._newest[i] = step
-            own = jax.tree.map(operator.itemgetter(i), weights)
-            self._checkpoints[i].save(step, {"params": own}, {name: value[i] for name, value in values.items()})
+            run_weights = jax.tree.map(operator.itemgetter(i), weights)
+            self._checkpoints[i].save(step, {"params": run_weights}, {name: value[i] for name, value in values.items()})
         if step >= self._steps:
             self._report_missing()
 

@@ -169,15 +169,17 @@ class _Worker:
     def todo(self, share: Sequence[ProgramGroup], rows: Mapping[str, Row]) -> list[ProgramGroup]:
         """Groups with the trials that have no row yet, or a failed one that this process has not tried again yet."""
         ended = {name: row.status for name, row in rows.items()}
-        found = without_results(share, ended, self.retry)
-        return with_trials((group, [one for one in group.trials if one.name not in self.tried]) for group in found)
+        groups = without_results(share, ended, self.retry)
+        return with_trials(
+            (group, [trial for trial in group.trials if trial.name not in self.tried]) for group in groups
+        )
 
     def lease_of(self, group: ProgramGroup) -> str:
         """The name of this process's lease on a group, or on its share of the group's trials."""
-        own = next(one for one in self.share if one.name == group.name)
-        if len(own.trials) == own.size:
+        share = next(candidate for candidate in self.share if candidate.name == group.name)
+        if len(share.trials) == share.size:
             return group.name
-        names = "\n".join(sorted(trial.name for trial in own.trials))
+        names = "\n".join(sorted(trial.name for trial in share.trials))
         return f"{group.name}.{hashlib.blake2b(names.encode(), digest_size=6).hexdigest()}"
 
     def take(self, group: ProgramGroup) -> ProgramGroup | None:
@@ -188,12 +190,12 @@ class _Worker:
             return None
         refresh(self.store.groups)  # rows of another machine's process, which had the lease before
         ours = with_trials([(group, [trial for trial in group.trials if trial.name in names])])
-        found = self.todo(ours, self.store.rows(group.name))
-        if not found:
+        remaining = self.todo(ours, self.store.rows(group.name))
+        if not remaining:
             self.leases.release(lease)
             return None
-        self.left[group.name] = len(found[0].trials)
-        return found[0]
+        self.left[group.name] = len(remaining[0].trials)
+        return remaining[0]
 
     def work(self, execution: Execution, keep: Keep | None, alone: bool, stop: bool) -> Iterator[Event]:
         """Train the trials that no other process holds, in rounds, until every trial has its row."""
@@ -278,20 +280,20 @@ def derive_numbers(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
     Raises:
       UserError: a claim is about a number that is not derived; or `derive` fails, or returns no numbers.
     """
-    found = []
+    derived = []
     for seed in study.seeds:
         trials = {arm.name: Trial(arm, seed).name for arm in study.arms()}
-        own = {arm: rows[trial] for arm, trial in trials.items() if trial in rows}
-        if study.derive is None or len(own) < len(trials):
+        by_arm = {arm: rows[trial] for arm, trial in trials.items() if trial in rows}
+        if study.derive is None or len(by_arm) < len(trials):
             continue
-        if all(is_finished(row) and row.status != "stopped" for row in own.values()):
-            counted_rows = {arm: CountedRow.of(row) for arm, row in own.items()}
+        if all(is_finished(row) and row.status != "stopped" for row in by_arm.values()):
+            counted_rows = {arm: CountedRow.of(row) for arm, row in by_arm.items()}
             where = f"at seed {seed}"
             with calling("derive", where):
-                given = study.derive(counted_rows)
-            values = numbers("derive", given, where)
+                returned = study.derive(counted_rows)
+            values = numbers("derive", returned, where)
             check_quantities([claim for claim in study.claims if isinstance(claim, Claim)], values)
             if any(row.metrics.unscored for row in counted_rows.values()):
                 values = dict.fromkeys(values, math.nan)
-            found.append({"seed": seed, "seconds": 0.0, "values": values})
-    return found
+            derived.append({"seed": seed, "seconds": 0.0, "values": values})
+    return derived

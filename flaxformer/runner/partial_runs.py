@@ -68,8 +68,10 @@ class Progress:
     def unpacked(cls, tree: dict[str, PyTree]) -> Self:
         """The inverse of `packed`."""
         history, count = tree["history"], len(jax.tree.leaves(tree["history"]["evaluations"])[0])
-        evaluations, own = ([_at(history[name], i) for i in range(count)] for name in ("evaluations", "diagnostics"))
-        return cls(tree["states"], evaluations, own, [history["losses"]], float(tree["seconds"]))
+        evaluations, diagnostics = (
+            [_at(history[name], i) for i in range(count)] for name in ("evaluations", "diagnostics")
+        )
+        return cls(tree["states"], evaluations, diagnostics, [history["losses"]], float(tree["seconds"]))
 
     @property
     def size(self) -> int:
@@ -127,8 +129,8 @@ class PartialRun:
             except UserError as error:
                 self._say(f"not resumed from step {step}: {error}")
                 continue
-            others = f" and {len(self._trials) - 1} more" if len(self._trials) > 1 else ""
-            self._notify(f"{self._trials[0].name}{others}: resumed from step {step}")
+            more = f" and {len(self._trials) - 1} more" if len(self._trials) > 1 else ""
+            self._notify(f"{self._trials[0].name}{more}: resumed from step {step}")
             return step, Progress.unpacked(tree)
         return 0, initial
 

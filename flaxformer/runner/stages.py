@@ -145,8 +145,8 @@ def _rungs(
 
 def _is_complete(stage: Study, rows: Mapping[str, Row], stop_on_error: bool) -> bool:
     """True if every run of a stage has a row, and none failed if that is to end the training."""
-    found = [rows.get(trial.name) for trial in stage.trials()]
-    return all(row is not None and not (stop_on_error and row.status == "failed") for row in found)
+    stage_rows = [rows.get(trial.name) for trial in stage.trials()]
+    return all(row is not None and not (stop_on_error and row.status == "failed") for row in stage_rows)
 
 
 def programs(plan: StudyPlan) -> dict[str, list[Arm]]:
@@ -195,14 +195,17 @@ def _record_stopped(
     declaration: str,
 ) -> None:
     """Write the results of stopped arms as rows of the study; a failed run stays one."""
-    found = [rows[Trial(arm, seed).name] for arm in stopped for seed in study.seeds]
-    found = [dataclasses.replace(row, fingerprint=fingerprints[row.trial], declaration=declaration) for row in found]
-    found = [
-        row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=until) for row in found
+    stopped_rows = [rows[Trial(arm, seed).name] for arm in stopped for seed in study.seeds]
+    stopped_rows = [
+        dataclasses.replace(row, fingerprint=fingerprints[row.trial], declaration=declaration) for row in stopped_rows
     ]
-    if found:
+    stopped_rows = [
+        row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=until)
+        for row in stopped_rows
+    ]
+    if stopped_rows:
         with store.locked(LOCK_PATIENCE):
-            records.write_table(store.groups / f"stopped-{until}.parquet", found)
+            records.write_table(store.groups / f"stopped-{until}.parquet", stopped_rows)
 
 
 def describe_stages(plan: StudyPlan, execution: Execution) -> Iterator[str]:
