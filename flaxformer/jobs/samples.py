@@ -40,9 +40,9 @@ def sampler(run: Run, source: Source, tokens: int) -> Sampler | None:
     if text is None or not tokens:
         return None
     first = jax.tree.map(lambda leaf: np.asarray(leaf[0, :1]), source.evaluation())
-    given = int(first.prefix[0]) if pairs else min(PROMPT, max(1, first.inputs.shape[1] // 2))
-    prompt = first.inputs[:, :given].astype(np.int32)
-    steps = tokens if run.model.max_length is None else min(tokens, run.model.max_length + 1 - given)
+    prompt_length = int(first.prefix[0]) if pairs else min(PROMPT, max(1, first.inputs.shape[1] // 2))
+    prompt = first.inputs[:, :prompt_length].astype(np.int32)
+    steps = tokens if run.model.max_length is None else min(tokens, run.model.max_length + 1 - prompt_length)
     if steps < 1:
         return None
     end = run.task.end if isinstance(run.task, PairTask) else None

@@ -79,13 +79,13 @@ class TensorBoard:
     def __init__(self, folder: Path, config: Run | JsonObject, trial: TrackedTrial | None = None) -> None:
         names = ("event_file_writer", "summary", "proto.event_pb2", "proto.summary_pb2")
         events, self._summary, self._proto, self._numbers = (_library("tensorboard", name) for name in names)
-        own = folder / "tensorboard"
+        event_folder = folder / "tensorboard"
         if trial is not None:
-            own = own / _file_name(trial.arm) / f"seed={trial.seed}"
-        make_folder(own)
-        for old in own.glob("events.out.tfevents.*"):
+            event_folder = event_folder / _file_name(trial.arm) / f"seed={trial.seed}"
+        make_folder(event_folder)
+        for old in event_folder.glob("events.out.tfevents.*"):
             old.unlink()
-        self._events = events.EventsWriter(str(own / "events"))
+        self._events = events.EventsWriter(str(event_folder / "events"))
         # A TensorBoard that has read the old files drops their numbers when a session starts.
         session = self._proto.SessionLog(status=self._proto.SessionLog.START)
         self._write(0, session_log=session)
@@ -114,12 +114,12 @@ class WeightsAndBiases:
 
     def __init__(self, folder: Path, config: Run | JsonObject, trial: TrackedTrial | None = None) -> None:
         wandb = _library("wandb")
-        own = folder / "wandb"
-        make_folder(own)
-        if not (own / "id").exists():
-            write_atomically(own / "id", uuid.uuid4().hex[:12].encode())
-        name = (own / "id").read_text() + (f"-{trial.key}" if trial else "")
-        for old in own.glob(f"offline-run-*-{name}"):
+        wandb_folder = folder / "wandb"
+        make_folder(wandb_folder)
+        if not (wandb_folder / "id").exists():
+            write_atomically(wandb_folder / "id", uuid.uuid4().hex[:12].encode())
+        name = (wandb_folder / "id").read_text() + (f"-{trial.key}" if trial else "")
+        for old in wandb_folder.glob(f"offline-run-*-{name}"):
             shutil.rmtree(old)
         offline = "WANDB_MODE" not in os.environ and not has_key()
         place = {"group": trial.study, "job_type": trial.arm} if trial else {}

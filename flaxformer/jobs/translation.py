@@ -68,17 +68,17 @@ def _translate_batches(
 ) -> Iterator[str]:
     rows = min(ROWS, len(sources)) or 1
     for first in range(0, len(sources), rows):
-        own = sources[first : first + rows]
-        prompts = task.prompts(own + own[:1] * (rows - len(own)))
+        batch = sources[first : first + rows]
+        prompts = task.prompts(batch + batch[:1] * (rows - len(batch)))
         if beams is None:
             batch_key = jax.random.fold_in(key, first)
             output = generate(
                 params, model, **prompts, steps=steps, sampling=sampling, end=task.end, key=batch_key, edit=edit
             ).tokens
         else:
-            found = beam_search(params, model, **prompts, steps=steps, beams=beams, end=task.end, edit=edit)
-            output = found.tokens[:, 0]
-        for source, tokens in zip(own, jax.device_get(output), strict=False):
+            hypotheses = beam_search(params, model, **prompts, steps=steps, beams=beams, end=task.end, edit=edit)
+            output = hypotheses.tokens[:, 0]
+        for source, tokens in zip(batch, jax.device_get(output), strict=False):
             yield task.encoding.decode(tokens).translate(ONE_LINE) if source.size else ""
 
 
