@@ -46,7 +46,7 @@ def main(arguments: Bench, console: Console, suite: Suite, file: Path) -> int:
     finally:  # what was measured is written already, also when this is interrupted
         if path.exists():
             show_paths(console, {"Numbers": path, "Tables": path.with_suffix(".md")})
-    return FAILED if any(one.error for found in results.values() for one in found) else 0
+    return FAILED if any(measurement.error for measurements in results.values() for measurement in measurements) else 0
 
 
 def _measure(
@@ -64,7 +64,7 @@ def _measure(
     """Measure one section, and print its table."""
     benchmark = suite.sections[name].benchmark
     ways, left_out[name] = choose.chosen(benchmark, (), benchmark.options)
-    found = results.setdefault(name, [])
+    measurements = results.setdefault(name, [])
     page.keep(path, suite, results, about, left_out)
     rounds = arguments.rounds or (1 if arguments.quick else benchmark.rounds)
     with console.status("") as status:
@@ -72,12 +72,12 @@ def _measure(
             if isinstance(event, Measuring):
                 status.update(Text(" ".join(filter(None, [name, event.way, place(benchmark, event.point)]))))
                 continue
-            found.append(event)
+            measurements.append(event)
             page.keep(path, suite, results, about, left_out)
     console.print(Text.assemble((name, "bold"), f": {benchmark.question}"))
-    if found:
-        console.print(fit_width(show.table(benchmark, found), console.width))
-    for line in conclusions(benchmark, found):
+    if measurements:
+        console.print(fit_width(show.table(benchmark, measurements), console.width))
+    for line in conclusions(benchmark, measurements):
         console.print(line, highlight=False)
     for line in [*left_out[name], *page.missing(suite, results, name)]:
         console.print(line, style="yellow", highlight=False, soft_wrap=True)
@@ -98,13 +98,15 @@ def _selected(arguments: Bench, suite: Suite) -> Suite:
             raise UserError(f"{suite.name} has no section '{name}'{did_you_mean(name, list(suite.sections))}")
     words: dict[str, list[str]] = {name: [] for name in suite.sections}
     for word in arguments.overrides:
-        section, dot, rest = word.partition(".")
+        section, dot, assignment = word.partition(".")
         if section not in words or not dot:
             raise UserError(f"option '{word}' is of no section; expected such as {next(iter(words))}.OPTION=VALUE")
-        words[section].append(rest)
+        words[section].append(assignment)
     sections = {
-        name: dataclasses.replace(own, benchmark=choose.with_options(_named(own, name), words[name], arguments.quick))
-        for name, own in suite.sections.items()
+        name: dataclasses.replace(
+            section, benchmark=choose.with_options(_named(section, name), words[name], arguments.quick)
+        )
+        for name, section in suite.sections.items()
     }
     suite = dataclasses.replace(suite, sections=sections)
     return suite.selected(arguments.only) if arguments.only else suite

@@ -136,9 +136,9 @@ def _translate(arguments: Generate, console: Console, run: Run, task: PairTask) 
     params = read_weights(arguments.directory, run, arguments.step)
     steps, sampling, key = arguments.tokens, _sampling(arguments), jax.random.key(arguments.seed)
     prompts = task.prompts([np.zeros(1, np.int32)])
-    given = cast(PrefixInputs, {name: prompts[name] for name in ("source", "source_valid") if name in prompts})
+    encoder_inputs = cast(PrefixInputs, {name: prompts[name] for name in ("source", "source_valid") if name in prompts})
     rows = (arguments.beams or 1) * (1 if arguments.input is None else min(ROWS, len(lines)))
-    check_decoding(params, run.model, 1, steps or longest_target(task), rows, given)
+    check_decoding(params, run.model, 1, steps or longest_target(task), rows, encoder_inputs)
     edit = _edits(arguments, params, run)
     if arguments.input is None and arguments.beams is None:
         pieces = stream_translation(

@@ -109,8 +109,8 @@ def _largest_batch(
         with console.status(f"compiling for a batch of {size:,}"):
             return compiler.compile(mesh, {"task.batch_size": size})
 
-    found = largest(at, run.task.batch_size, unit, program)
-    return f"largest batch_size: {found.describe()}; now {run.task.batch_size:,}"
+    limit = largest(at, run.task.batch_size, unit, program)
+    return f"largest batch_size: {limit.describe()}; now {run.task.batch_size:,}"
 
 
 def _suggest(
@@ -238,17 +238,17 @@ def collectives_table(program: CompiledStep) -> Table:
     """Collectives of a step, those that send most first."""
     rows = [
         [
-            f"{own}",
-            str(own.group),
-            str(own.count) if own.is_known else f"≥ {own.count}",
-            three_digits(own.bytes / 1e6),
-            three_digits(own.moved / 1e6),
+            f"{collective}",
+            str(collective.group),
+            str(collective.count) if collective.is_known else f"≥ {collective.count}",
+            three_digits(collective.bytes / 1e6),
+            three_digits(collective.moved / 1e6),
         ]
-        for own in program.collectives[:SHOWN]
+        for collective in program.collectives[:SHOWN]
     ]
-    if rest := program.collectives[SHOWN:]:
-        sent = sum(own.moved for own in rest)
-        rows.append([f"{len(rest)} more", "", str(sum(own.count for own in rest)), "", three_digits(sent / 1e6)])
+    if remaining := program.collectives[SHOWN:]:
+        count, sent = (sum(getattr(collective, name) for collective in remaining) for name in ("count", "moved"))
+        rows.append([f"{len(remaining)} more", "", str(count), "", three_digits(sent / 1e6)])
     return Table("", ["collective", "devices", "per step", "MB", "MB sent"], rows, 1)
 
 
@@ -272,8 +272,8 @@ def step_line(flops: float, bound: Roofline) -> str:
 
 def transfers_line(program: CompiledStep) -> str:
     """The transfers between device and host within a step, in words."""
-    found = ", ".join(f"{count} × {name}" for name, count in program.transfers.items())
-    return f"within a step, the device and the host exchange: {found or 'nothing'}"
+    transfers = ", ".join(f"{count} × {name}" for name, count in program.transfers.items())
+    return f"within a step, the device and the host exchange: {transfers or 'nothing'}"
 
 
 def _print(console: Console, lines: Iterable[str]) -> None:

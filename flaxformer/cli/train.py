@@ -38,8 +38,8 @@ def main(arguments: Train, console: Console) -> int:
     console = console if distributed.is_coordinator() else Console(quiet=True)
     run = override(load(arguments.file, "run", Run), arguments.overrides)
     output = arguments.output or Path("runs") / arguments.file.stem
-    own = ("output", "devices")
-    settings = {f.name: getattr(arguments, f.name) for f in dataclasses.fields(Job) if f.name not in own}
+    excluded = ("output", "devices")
+    settings = {f.name: getattr(arguments, f.name) for f in dataclasses.fields(Job) if f.name not in excluded}
     devices = default_devices(run) if arguments.mesh is None else parse_devices(arguments.mesh)
     job = Job(output=output, devices=devices, **settings)
     if not arguments.plan:
@@ -84,8 +84,8 @@ class Price:
     def of(cls, run: Run, devices: Devices | None = None) -> "Price":
         """Return the price of a run on these devices; nothing is compiled."""
         kind, devices = jax.devices()[0].device_kind, devices or Devices()
-        one = peak(kind, run.training.precision)
-        return cls(model_flops(run), kind, devices, None if one is None else one * devices.count)
+        device_peak = peak(kind, run.training.precision)
+        return cls(model_flops(run), kind, devices, None if device_peak is None else device_peak * devices.count)
 
     def show(self, console: Console, run: Run) -> None:
         """Print the modules; then parameters, FLOPs, steps, tokens and devices."""
