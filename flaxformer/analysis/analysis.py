@@ -74,7 +74,7 @@ class Analysis:
     def missing(self) -> int:
         """Number of declared trials without a finished run; a run that was stopped early is not missing."""
         has_row = [status not in (None, "failed") for status in self.results.statuses]
-        return has_row.count(False) + len(self.results.unscored(self.study.metric))
+        return has_row.count(False) + len(self.results.places_without_score(self.study.metric))
 
     @functools.cached_property
     def rows(self) -> Rows:
@@ -82,12 +82,12 @@ class Analysis:
         return self.results.rows
 
     @functools.cached_property
-    def stopped(self) -> Rows:
+    def stopped_runs(self) -> Rows:
         """Runs that a halving stopped early."""
         return self.results.with_status("stopped")
 
     @functools.cached_property
-    def failed(self) -> Rows:
+    def failed_runs(self) -> Rows:
         """Runs that ended in an exception."""
         return self.results.with_status("failed")
 
@@ -129,7 +129,7 @@ class Analysis:
     @functools.cached_property
     def divergence(self) -> tuple[int, int, float, float]:
         """Number of diverged runs and of runs, and the 95 % interval of the rate."""
-        finished, diverged = len(self.rows) - len(self.failed), int(self.results.diverged.sum())
+        finished, diverged = len(self.rows) - len(self.failed_runs), int(self.results.diverged.sum())
         low, high = proportion(diverged, finished) if finished else (math.nan, math.nan)
         return diverged, finished, low, high
 
@@ -191,13 +191,13 @@ class Analysis:
 
     @property
     def _stop_limits(self) -> list[str]:
-        if not self.stopped:
+        if not self.stopped_runs:
             return []
         stops = self.results.table.filter(status="stopped")["stopped_at"]
         steps = " or ".join(map(str, sorted(stops.unique().to_list())))
         return [
-            f"{len(self.stopped)} of {len(self.study.trials)} runs were stopped after {steps} steps, because their "
-            "arms were behind others of the same program; they have no final result."
+            f"{len(self.stopped_runs)} of {len(self.study.trials)} runs were stopped after {steps} steps, because "
+            "their arms were behind others of the same program; they have no final result."
         ]
 
     @property
@@ -222,7 +222,7 @@ def analyse(store: Store) -> Analysis:
     study = store.declaration
     results = TrialResults(store, [trial.trial for trial in study.trials])
     scores, diverged = results.scores(study.metric), results.diverged
-    if unscored := results.unscored(study.metric):
+    if unscored := results.places_without_score(study.metric):
         what = f"{count_of(len(unscored), 'row')} without {study.metric}"
         store.corrupt_files.setdefault(f"row of {results.trials[unscored[0]]}", what)
     arms, seeds = [], [trial.seed for trial in study.trials]
@@ -243,7 +243,7 @@ def analyse(store: Store) -> Analysis:
         faults.append("study.json was written under a declaration that is not in the log")
     history = History(study, log)
     declared = [history.declaration_of(claim, not faults) for claim in study.claims]
-    former = [(claim, former_arms(store, log, claim)) for claim in history.withdrawn()]
+    former = [(claim, former_arms(store, log, claim)) for claim in history.withdrawn_claims()]
     claims, withdrawn = judge_claims(study, measured, declared, former)
     explorations = explore(study, by_labels, {sweep.axis for sweep in sweeps} | scaling_axes(study))
     if wrong := read_checked(store.root / LAUNCHES)[1]:

@@ -112,7 +112,7 @@ class History:
             remarks=tuple(self._seed_changes(claim, first)),
         )
 
-    def withdrawn(self) -> list[WithdrawnClaim]:
+    def withdrawn_claims(self) -> list[WithdrawnClaim]:
         """Return the claims that were declared before their data and are no longer declared in that form.
 
         A claim that was withdrawn before its data is not among them, nor one that was declared after them.

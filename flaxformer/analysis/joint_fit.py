@@ -79,7 +79,7 @@ class JointFit:
     held_out: tuple[HeldOut, ...] = ()
 
     @property
-    def fitted(self) -> list[JointPoint]:
+    def fitted_points(self) -> list[JointPoint]:
         """Sizes of the fit."""
         return [point for point in self.points if not point.is_held_out]
 
@@ -111,7 +111,7 @@ def fit_jointly(
       loss: what is minimised.
     """
     fit = JointFit(labels, points, loss=loss)
-    fitted = fit.fitted
+    fitted = fit.fitted_points
     if reason := _too_few(fitted):
         return dataclasses.replace(fit, reason=reason)
     used = usable_seeds(fitted, range(len(declared)))
@@ -175,7 +175,7 @@ def _places(fit: JointFit, points: Sequence[JointPoint]) -> tuple[Vector, Vector
 
 def _held_out(fit: JointFit, point: JointPoint, used: Sequence[int], theta: Vector, scores: Matrix) -> HeldOut:
     """The prediction of a held-out size at the seeds of the fit that have a result there."""
-    there, fitted = [row for row, i in enumerate(used) if usable_seeds([point], [i])], _places(fit, fit.fitted)
+    there, fitted = [row for row, i in enumerate(used) if usable_seeds([point], [i])], _places(fit, fit.fitted_points)
     ([x], [y]) = _places(fit, [point])
     if len(there) < FEWEST_SEEDS:
         value = estimates(*fitted, scores, theta, fit.loss)(functools.partial(joint_law.value_at, x=x, y=y))
@@ -201,20 +201,20 @@ def estimates(x: Vector, y: Vector, scores: Matrix, theta: Vector, loss: LawLoss
       loss: what it minimises.
     """
 
-    def tested(functional: Functional, most: float = math.inf) -> LawEstimate:
+    def estimate_by_test(functional: Functional, most: float = math.inf) -> LawEstimate:
         ends = scaling_tests.interval_of(functional, joint_law.law_at(x, y), scores, theta, (-most, most))
         return LawEstimate(functional(theta)[0], *ends)
 
     if loss == "squares":
-        return tested
+        return estimate_by_test
     thetas = resampled_laws(x, y, scores, theta, loss)
 
-    def resampled(functional: Functional, most: float = math.inf) -> LawEstimate:
+    def estimate_by_resampling(functional: Functional, most: float = math.inf) -> LawEstimate:
         values = np.array([functional(law)[0] for law in thetas])
         low, high = widened_interval(functional(theta)[0], values, len(scores))
         return LawEstimate(functional(theta)[0], low if low > -most else -math.inf, high if high < most else math.inf)
 
-    return resampled
+    return estimate_by_resampling
 
 
 def predicted_mean(
@@ -246,7 +246,7 @@ def resampled_laws(x: Vector, y: Vector, scores: Matrix, theta: Vector, loss: La
 
 def _with_numbers(fit: JointFit, theta: Vector, scores: Matrix, metric: MetricRange) -> JointFit:
     """The fit with its numbers, or with the reason why they are not identified."""
-    estimate = estimates(*_places(fit, fit.fitted), scores, theta, fit.loss)
+    estimate = estimates(*_places(fit, fit.fitted_points), scores, theta, fit.loss)
     exponents = {"α": estimate(joint_law.alpha_of, STEEPEST), "β": estimate(joint_law.beta_of, STEEPEST)}
     for (symbol, exponent), size in zip(exponents.items(), "ND", strict=True):
         if not (exponent.low > 0 and math.isfinite(exponent.high)):

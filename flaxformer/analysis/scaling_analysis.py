@@ -87,7 +87,7 @@ def limits_of_scaling(scaling: ScalingAnalysis | None) -> list[str]:
         "nothing else supports it."
     ]
     limits += [
-        f"The {law} does not describe {_named(fit.labels)} to the precision of the seeds (Hotelling's T², "
+        f"The {law} does not describe {_name_of(fit.labels)} to the precision of the seeds (Hotelling's T², "
         f"p {fit.misfit_p:.2g}): its intervals are too narrow."
         for law, fits in (("law", scaling.fits), ("joint law", scaling.joint_fits))
         for fit in fits
@@ -102,7 +102,7 @@ def limits_of_scaling(scaling: ScalingAnalysis | None) -> list[str]:
     return limits
 
 
-def _named(labels: Labels) -> str:
+def _name_of(labels: Labels) -> str:
     return ", ".join(f"{name} {label}" for name, label in labels.items()) or "the baseline"
 
 
@@ -169,8 +169,10 @@ def _effect(fit: ScalingFit, reference: ScalingFit) -> PredictedEffect:
     missing = PredictedEffect(fit.labels, reference.labels, largest, None, len(seeds), (), searched)
     if fit.theta is None or reference.theta is None or len(seeds) < FEWEST_SEEDS:
         return missing
-    unit = math.exp(float(np.mean(np.log([point.size for law_fit in (fit, reference) for point in law_fit.fitted]))))
-    x = [np.log([point.size / unit for point in law_fit.fitted]) for law_fit in (fit, reference)]
+    unit = math.exp(
+        float(np.mean(np.log([point.size for law_fit in (fit, reference) for point in law_fit.fitted_points])))
+    )
+    x = [np.log([point.size / unit for point in law_fit.fitted_points]) for law_fit in (fit, reference)]
     scores = [_rows(law_fit, seeds) for law_fit in (fit, reference)]
     theta = np.concatenate(
         [scaling_law.fit(place, per_seed.mean(0)) for place, per_seed in zip(x, scores, strict=True)]

@@ -83,14 +83,14 @@ class ScalingFit:
     held_out: tuple[HeldOut, ...] = ()
 
     @property
-    def fitted(self) -> list[SizePoint]:
+    def fitted_points(self) -> list[SizePoint]:
         """Sizes of the fit."""
         return [point for point in self.points if not point.is_held_out]
 
     @property
     def places(self) -> Vector:
         """log(C / C₀) of the fitted sizes."""
-        return np.log([point.size / self.unit for point in self.fitted])
+        return np.log([point.size / self.unit for point in self.fitted_points])
 
     @property
     def law(self) -> LawAtSizes:
@@ -144,7 +144,7 @@ def fit_arm(
       metric: range of the metric.
     """
     fit = ScalingFit(labels, variable, points)
-    fitted, name = fit.fitted, VARIABLE_NAMES[variable]
+    fitted, name = fit.fitted_points, VARIABLE_NAMES[variable]
     sizes = [point.size for point in fitted]
     if len(set(sizes)) < FEWEST_SIZES or min(sizes) <= 0:
         n = len({size for size in sizes if size > 0})

@@ -183,7 +183,7 @@ def speed_up(
     if above or below:
         mean = math.nan if above and below else effect.mean
         effect = Estimate(mean, math.nan, math.nan, effect.sd, effect.n)
-    return SpeedUp(_widened(effect, crossings), above, below)
+    return SpeedUp(_widen(effect, crossings), above, below)
 
 
 def _too_few(unknown: Sequence[Reached]) -> str:
@@ -198,7 +198,7 @@ def _too_few(unknown: Sequence[Reached]) -> str:
     return f"{where}, and {more}: evaluate more often (training.evaluate_every)"
 
 
-def _widened(effect: Estimate, crossings: Sequence[Reached]) -> Estimate:
+def _widen(effect: Estimate, crossings: Sequence[Reached]) -> Estimate:
     """The interval of the mean, widened by the mean distances in log cost to the evaluations around each target."""
     known = [crossing for crossing in crossings if 0 < crossing.cost < math.inf]
     if not known:

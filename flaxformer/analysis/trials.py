@@ -31,7 +31,7 @@ class TrialResults:
         scalars = columns.scalars(store)
         self.declarations = dict(scalars["declaration"].value_counts().iter_rows())
         """Number of results, also of trials that are not declared, by the declaration that each holds."""
-        self.table = self._aligned(scalars)
+        self.table = self._align(scalars)
         """One row per trial, of nulls where it has no result: `columns.SCALARS`, and metrics under `NUMBER`."""
         self.statuses: list[str | None] = self.table["status"].to_list()
         self._columns: dict[str, list[float | None]] = {}
@@ -39,7 +39,7 @@ class TrialResults:
         self._curves: dict[str, tuple[list[list[int] | None], list[list[float | None] | None]]] = {}
         self._kept: dict[str, Row | None] = {}
 
-    def _aligned(self, table: pl.DataFrame) -> pl.DataFrame:
+    def _align(self, table: pl.DataFrame) -> pl.DataFrame:
         names = pl.DataFrame({"trial": self.trials}, schema={"trial": pl.String})
         return names.join(table, on="trial", how="left", maintain_order="left")
 
@@ -63,7 +63,7 @@ class TrialResults:
 
     def everything(self) -> pl.DataFrame:
         """One row per trial with all columns; of nulls, besides its name, where it has no result."""
-        return self._aligned(columns.everything(self._store))
+        return self._align(columns.everything(self._store))
 
     def _at(self, status: str) -> list[int]:
         return self.table["status"].eq_missing(status).arg_true().to_list()
@@ -94,10 +94,10 @@ class TrialResults:
     def scores(self, metric: str, statuses: tuple[str, ...] = ("done", "diverged")) -> list[float | None]:
         """The score (`divergence.score`) of each run with one of these statuses; None for others, and without one."""
         if (metric, statuses) not in self._scores:
-            self._scores[metric, statuses] = self._scored(metric, statuses)
+            self._scores[metric, statuses] = self._compute_scores(metric, statuses)
         return self._scores[metric, statuses]
 
-    def _scored(self, metric: str, statuses: tuple[str, ...]) -> list[float | None]:
+    def _compute_scores(self, metric: str, statuses: tuple[str, ...]) -> list[float | None]:
         value, initial = self.numbers(metric), self.numbers(f"initial_{on_validation(metric)}")
         numbers, first = _floats(value), _floats(initial)
         counted = np.where(self.diverged, first, numbers)
@@ -113,7 +113,7 @@ class TrialResults:
     def _has_ended(self, statuses: tuple[str, ...]) -> np.ndarray:
         return self.table["status"].is_in(statuses).fill_null(value=False).to_numpy()
 
-    def unscored(self, metric: str) -> list[int]:
+    def places_without_score(self, metric: str) -> list[int]:
         """Places of the trials whose run ended, and whose row lacks the metric."""
         return [place for place, has_metric in self._without_score(metric) if not has_metric]
 
@@ -131,7 +131,7 @@ class TrialResults:
         """Steps and values (`divergence.curve_of`) of the curve of each run that did not fail; None without."""
         if metric not in self._curves:
             name = f"{metric}{CURVE}"
-            table = self._aligned(columns.lists(self._store, "evaluated_at", name))
+            table = self._align(columns.lists(self._store, "evaluated_at", name))
             ended = (table["status"] != "failed").fill_null(value=False) & table[name].is_not_null()
             values = table.select(pl.when(ended).then(pl.col(name)))[name]
             is_finite = values.list.eval(pl.element().is_finite()).list.all().fill_null(value=True)

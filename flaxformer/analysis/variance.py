@@ -36,7 +36,7 @@ class SeedVariance:
 def seed_variances(study: Declaration, arms: Sequence[ArmSummary]) -> list[SeedVariance]:
     """Return the variance of each arm of a study in which an arm fixes the seed of a source; else none."""
     by_labels = {_key(arm.labels): arm.arm for arm in study.arms}
-    varied = [_varied(study.recipes[by_labels[_key(arm.labels)]].run) for arm in arms]
+    varied = [_varied_sources(study.recipes[by_labels[_key(arm.labels)]].run) for arm in arms]
     if all(len(sources) == len(SOURCES) for sources in varied):
         return []
     together = [arm.estimate for arm, sources in zip(arms, varied, strict=True) if len(sources) == len(SOURCES)]
@@ -48,7 +48,7 @@ def _key(labels: Labels) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-def _varied(run: JsonObject) -> tuple[str, ...]:
+def _varied_sources(run: JsonObject) -> tuple[str, ...]:
     """Return the names of the sources that follow the seed, from the recipe of an arm."""
     fixed = run.get("seeds", {})
     return tuple(name for field, name in SOURCES.items() if fixed.get(field) is None)

@@ -26,7 +26,7 @@ MOST_MINUTES = 10_000
 
 def main(arguments: Bench, console: Console, suite: Suite, file: Path) -> int:
     """Measure the sections of a suite; print and write their tables, and the verdicts on the goals."""
-    suite = _selected(arguments, suite)
+    suite = _select(arguments, suite)
     minutes = suite.minutes if arguments.minutes is None else arguments.minutes
     if not 0 < minutes <= MOST_MINUTES:
         raise UserError(f"minutes is {minutes:g}; expected a number above 0 and at most {MOST_MINUTES:,}")
@@ -84,7 +84,7 @@ def _measure(
     console.print()
 
 
-def _selected(arguments: Bench, suite: Suite) -> Suite:
+def _select(arguments: Bench, suite: Suite) -> Suite:
     """Return the suite with the sections and the options of the command line.
 
     Raises:
@@ -104,7 +104,7 @@ def _selected(arguments: Bench, suite: Suite) -> Suite:
         words[section].append(assignment)
     sections = {
         name: dataclasses.replace(
-            section, benchmark=choose.with_options(_named(section, name), words[name], arguments.quick)
+            section, benchmark=choose.with_options(_benchmark_of(section, name), words[name], arguments.quick)
         )
         for name, section in suite.sections.items()
     }
@@ -112,7 +112,7 @@ def _selected(arguments: Bench, suite: Suite) -> Suite:
     return suite.selected(arguments.only) if arguments.only else suite
 
 
-def _named(section: Section, name: str) -> Benchmark:
+def _benchmark_of(section: Section, name: str) -> Benchmark:
     """Return the benchmark of a section, with the section's name."""
     return dataclasses.replace(section.benchmark, name=name)
 

@@ -69,15 +69,15 @@ def main(arguments: Fit, console: Console) -> int:
 
 
 def _as_json(fit: PointsFit) -> dict[str, object]:
-    def known(value: float) -> float | None:
+    def finite_or_none(value: float) -> float | None:
         return value if math.isfinite(value) else None
 
     numbers = {
         name: {
-            "value": known(estimate.value),
-            "low": known(estimate.low),
-            "high": known(estimate.high),
-            "error": known(fit.errors[name]),
+            "value": finite_or_none(estimate.value),
+            "low": finite_or_none(estimate.low),
+            "high": finite_or_none(estimate.high),
+            "error": finite_or_none(fit.errors[name]),
         }
         for name, estimate in fit.numbers.items()
     }

@@ -56,7 +56,7 @@ def main(arguments: Plan, console: Console) -> int:
     if not any(excess(group.example) for group in programs):
         check_traces(study)
     with console.status("compiling and timing one step of each program"):
-        planned = [_planned(group, ended, devices) for group in programs]
+        planned = [_plan_program(group, ended, devices) for group in programs]
     runs, left = sum(len(program.group.trials) for program in planned), sum(program.left for program in planned)
     too_large = [program for program in planned if program.cost.excess]
     size = f"{count_of(len(study.arms()), 'arm')} × {count_of(len(study.seeds), 'seed')} = {count_of(runs, 'run')}"
@@ -68,7 +68,7 @@ def main(arguments: Plan, console: Console) -> int:
         *_flops(planned),
         *dict.fromkeys(f"Formulations: {program.cost.formulations}." for program in planned if not program.cost.excess),
         *describe_stages(plan, execution),
-        *_replicated(planned, execution),
+        *_describe_replicated(planned, execution),
         *slow_decoding(arm.run.model for arm in study.arms()),
         *([] if too_large else data_limits_of(study)),
         f"{count_of(len(study.claims), 'claim')}, judged on {study.metric}, with Holm's correction."
@@ -94,13 +94,13 @@ def _time_left(left: int, seconds: float) -> str:
     return f"{left} to train, in about {duration(seconds)}." if math.isfinite(seconds) else f"{left} to train."
 
 
-def _planned(group: ProgramGroup, ended: Mapping[str, str], devices: int) -> Planned:
+def _plan_program(group: ProgramGroup, ended: Mapping[str, str], devices: int) -> Planned:
     price = cost(group)
     left = dataclasses.replace(group, trials=tuple(trial for trial in group.trials if trial.name not in ended))
     return Planned(group, price, len(left.trials), price.seconds(left, devices) if left.trials else 0.0)
 
 
-def _replicated(planned: list[Planned], execution: Execution) -> Iterator[str]:
+def _describe_replicated(planned: list[Planned], execution: Execution) -> Iterator[str]:
     """Axes of weights that are replicated over the mesh, where the runs have one."""
     mesh = execution.device_groups()[0].mesh
     if mesh is not None:

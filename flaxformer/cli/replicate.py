@@ -92,7 +92,7 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     page = show(console, output, study.question, claims)
     first_report = {"First report": report_path(store)} if is_listed else {}
     show_paths(console, {"Report": report_path(fresh_store), "Replication": page} | first_report)
-    return exit_code(len(fresh.failed), console)
+    return exit_code(len(fresh.failed_runs), console)
 
 
 def list_attempt(

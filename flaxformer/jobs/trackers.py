@@ -89,7 +89,7 @@ class TensorBoard:
         # A TensorBoard that has read the old files drops their numbers when a session starts.
         session = self._proto.SessionLog(status=self._proto.SessionLog.START)
         self._write(0, session_log=session)
-        self._write(0, summary=self._summary.text("run", _quoted(_text(config))))
+        self._write(0, summary=self._summary.text("run", _quote(_text(config))))
 
     def __call__(self, line: LogLine) -> None:
         for step, numbers in points(line):
@@ -98,7 +98,7 @@ class TensorBoard:
                 summary.value.add(tag=name, simple_value=value)
             self._write(step, summary=summary)
         if line["kind"] == "sample":
-            self._write(line["step"], summary=self._summary.text("sample", _quoted(line["prompt"] + line["text"])))
+            self._write(line["step"], summary=self._summary.text("sample", _quote(line["prompt"] + line["text"])))
         self._events.flush()
 
     def _write(self, step: int, **what: object) -> None:
@@ -237,7 +237,7 @@ def _file_name(arm: str) -> str:
     return safe if safe == arm else f"{safe}-{digest_of(arm.encode())}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """The text as Markdown shows it unchanged: a block that is indented."""
     return "".join(f"    {line}\n" for line in text.split("\n"))
 

@@ -74,7 +74,7 @@ def after_kill(root: Path, share: Share, killer: signal.Signals, console: Consol
     cause = f"{ended}, {count} times without progress; ask for more memory (--slurm mem=…), or make the model smaller"
     with store.locked(LOCK_PATIENCE):
         for name in given_up:
-            store.append(declared[name].group, _failed(declared[name], cause))
+            store.append(declared[name].group, _failed_row(declared[name], cause))
     record.unlink()
     console.print(f"share {share}: {cause}. {count_of(len(given_up), 'run')} failed; --retry-failed trains them again")
     return len(given_up) < len(left)
@@ -87,7 +87,7 @@ def _progress(store: Store, trials: Collection[str], groups: Collection[str]) ->
     return digest("\n".join(sorted([name for name in trials if name in rows] + list(map(str, saved)))).encode())
 
 
-def _failed(trial: DeclaredTrial, cause: str) -> Row:
+def _failed_row(trial: DeclaredTrial, cause: str) -> Row:
     """The failed row of a declared trial."""
     return Row(
         trial=trial.trial,

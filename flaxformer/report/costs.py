@@ -105,14 +105,14 @@ def summary(analysis: Analysis) -> str:
     costs = [arm.cost for arm in analysis.arms if arm.cost is not None]
     if not costs:
         return ""
-    names = differing(analysis)
+    names = differing_costs(analysis)
     each = [_range([cost.flops for cost in costs], "FLOP"), _range([cost.parameters for cost in costs], " parameters")]
     words = f"The arms differ in {join_words(names)}" if names else f"All arms cost the same, within {TOLERANCE:.0%}"
     text = f"{words}: {each[0]} per run and {each[1]}."
     return " ".join(filter(None, (comparison(analysis.study), text)))
 
 
-def differing(analysis: Analysis) -> list[str]:
+def differing_costs(analysis: Analysis) -> list[str]:
     """Return the names of the costs in which arms differ from the reference arm."""
     reference_cost = reference(analysis)
     return sorted({name for arm in analysis.arms for name in unequal(arm.cost, reference_cost)})

@@ -150,7 +150,7 @@ def _failures(analysis: Analysis) -> list[Part]:
     """The causes with the number of runs of each, and a traceback of each of the first."""
     first: dict[str | None, Row] = {}
     runs: Counter[str | None] = Counter()
-    for row in analysis.failed:
+    for row in analysis.failed_runs:
         first.setdefault(row.cause, row)
         runs[row.cause] += 1
     shown = [first[cause] for cause, _ in runs.most_common(MOST_TRACEBACKS)]

@@ -73,7 +73,7 @@ def _sizes(fit: JointFit) -> list[float]:
 
 def _draw(ax: Axes, fit: JointFit, names: Sequence[str]) -> list[float]:
     """Draw the points and the law of one arm; return the means."""
-    first, last = (end(point.tokens for point in fit.fitted) for end in (min, max))
+    first, last = (end(point.tokens for point in fit.fitted_points) for end in (min, max))
     largest = max(point.tokens for point in fit.points)
     values: list[float] = []
     for i, (size, name) in enumerate(zip(_sizes(fit), names, strict=False)):

@@ -26,7 +26,7 @@ def _part(part: Part, title: str) -> str:
         case Bullets(texts):
             return bullets(texts)
         case Table() | ItemTable():
-            shown = part.shown("markdown")
+            shown = part.in_form("markdown")
             heading = f"### {passive(shown.title)}\n\n" if shown.title != title else ""
             return f"{heading}{table(shown)}" if shown.rows else ""
     raise NotImplementedError(f"{type(part).__name__} in Markdown")

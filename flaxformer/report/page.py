@@ -56,7 +56,7 @@ def _part(part: Part, title: str, drawn: Mapping[str, PageFigure]) -> str:
             body = _part(inner, title, drawn)
             return html.details(summary, body) if body else ""
         case Table() | ItemTable():
-            shown = part.shown("page")
+            shown = part.in_form("page")
             heading = f"<h3>{escape(shown.title)}</h3>" if shown.title != title else ""
             return f"{heading}{html.table(shown)}" if shown.rows else ""
     raise NotImplementedError(f"{type(part).__name__} on a page")

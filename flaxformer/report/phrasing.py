@@ -248,14 +248,14 @@ def describe_runs(analysis: Analysis) -> Iterable[str]:
         return
     diverged, finished, low, high = analysis.divergence
     runs = count_of(len(study.trials), "run")
-    yield f"{finished - len(analysis.stopped)} of {runs}, {_paired_seeds(analysis)}"
-    if len(analysis.stopped):
-        yield f"{len(analysis.stopped)} stopped early"
+    yield f"{finished - len(analysis.stopped_runs)} of {runs}, {_paired_seeds(analysis)}"
+    if len(analysis.stopped_runs):
+        yield f"{len(analysis.stopped_runs)} stopped early"
     yield count_of(study.parameters, "parameter")
     if finished:
         yield f"{diverged} diverged (rate {diverged / finished:.0%}, 95 % interval {low:.0%} to {high:.0%})"
-    if len(analysis.failed):
-        yield f"{len(analysis.failed)} failed: {', '.join(failures(analysis))}"
+    if len(analysis.failed_runs):
+        yield f"{len(analysis.failed_runs)} failed: {', '.join(failures(analysis))}"
 
 
 def _paired_seeds(analysis: Analysis) -> str:
@@ -273,7 +273,7 @@ def _paired_seeds(analysis: Analysis) -> str:
 
 def failures(analysis: Analysis, at_most: int = 5) -> list[str]:
     """The causes of failed runs, each with its number of runs, and how many more causes there are."""
-    causes = Counter(str(row.cause) for row in analysis.failed).most_common()
+    causes = Counter(str(row.cause) for row in analysis.failed_runs).most_common()
     texts = [f"{count} × {cause}" for cause, count in causes[:at_most]]
     more = len(causes) - at_most
     return texts + ([f"and {count_of(more, 'other cause')}"] if more > 0 else [])

@@ -80,7 +80,7 @@ def _draw_curve(ax: Axes, fit: ScalingFit, style: LineStyle, largest: float, has
     """Draw the law, dashed beyond the fitted sizes, with its band; return its ends."""
     if fit.theta is None:
         return []
-    first, last = fit.fitted[0].size, fit.fitted[-1].size
+    first, last = fit.fitted_points[0].size, fit.fitted_points[-1].size
     within, beyond = np.geomspace(first, last, POINTS), np.geomspace(last, largest, POINTS)
     ax.plot(within, fit.curve_at(within), color=style.colour, lw=1.0, label="_")
     ax.plot(beyond, fit.curve_at(beyond), color=style.colour, lw=1.0, ls=(0, (4, 2)), label="_")

@@ -45,7 +45,7 @@ def amplitude(estimate: LawEstimate | None) -> str:
     )
 
 
-def observed(held_out: HeldOut) -> str:
+def observed_text(held_out: HeldOut) -> str:
     """The observed mean, with the digits of the predicted one."""
     predicted = held_out.predicted
     widths = [abs(end - predicted.value) for end in (predicted.low, predicted.high) if math.isfinite(end)]
@@ -115,7 +115,7 @@ def _joint_law(fit: JointFit) -> str:
 
 def _held_out(fit: ScalingFit | JointFit, held_out: HeldOut) -> str:
     place = {True: ", inside", False: ", outside", None: ""}[held_out.is_inside]
-    result = "no result yet" if math.isnan(held_out.observed) else f"observed {observed(held_out)}{place}"
+    result = "no result yet" if math.isnan(held_out.observed) else f"observed {observed_text(held_out)}{place}"
     law = " by the joint law" if isinstance(fit, JointFit) else ""
     return f"{_where(fit)}, held-out {held_out.point.label}: predicted {interval(held_out.predicted)}{law}, {result}"
 

@@ -115,7 +115,7 @@ class KeptWeights:
             wanted = range(len(scores)) if self._keep.which == "all" else [best] if best is not None else []
             lost = [number * interval for number in wanted if number * interval > self._newest[i]]
             if lost:
-                self._notify(f"{trial.name}: resumed; the weights of {_listed(lost)} were not kept before")
+                self._notify(f"{trial.name}: resumed; the weights of {_list_steps(lost)} were not kept before")
             elif best is not None:
                 self._best[i] = scores[best]
 
@@ -180,7 +180,7 @@ def _prepare(folder: Path, trial: Trial, code: CodeByArm, source: str | None) ->
         write()
 
 
-def _listed(steps: Sequence[int]) -> str:
+def _list_steps(steps: Sequence[int]) -> str:
     """Steps in words, at most three of them."""
     shown = map(str, steps) if len(steps) < 4 else [str(steps[0]), str(steps[1]), f"… {steps[-1]}"]
     return f"step{'s' * (len(steps) > 1)} {', '.join(shown)}"

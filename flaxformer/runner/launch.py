@@ -209,7 +209,7 @@ class _Worker:
             with contextlib.closing(execute(todo, execution, self.take, keep)) as events:
                 for event in events:
                     if isinstance(event, Finished):
-                        event = self.finished(event)
+                        event = self.write_finished(event)
                     yield event
                     if stop and isinstance(event, Finished) and event.row.status == "failed":
                         yield Message("stopped after the first run that failed (--on-error stop)")
@@ -233,7 +233,7 @@ class _Worker:
                 self.reported.add(name)
                 yield Message(f"{self.store.root / name} is damaged ({what}): the runs that it held are trained again")
 
-    def finished(self, event: Finished) -> Finished:
+    def write_finished(self, event: Finished) -> Finished:
         """Write a row to disk; after the last row of a group, merge the group's files and release its lease."""
         fingerprint = self.fingerprints[event.row.trial]
         row = dataclasses.replace(event.row, fingerprint=fingerprint, declaration=self.declaration)
@@ -248,26 +248,26 @@ class _Worker:
     def merge(self, group: str) -> None:
         """Merge the files of a group, unless another process holds a lease on it."""
         with self.store.locked(LOCK_PATIENCE):
-            if not self.leases.others(group):
+            if not self.leases.of_others(group):
                 self.store.finish(group)
 
     def settle(self) -> None:
         """Merge files that earlier launches left, and remove partial runs that are complete."""
-        self.leases.others()  # removes the leases of processes that have ended
-        for group in self.store.unmerged():
+        self.leases.of_others()  # removes the leases of processes that have ended
+        for group in self.store.unmerged_groups():
             self.merge(group)
-        partial_runs.remove_of(self.store, [group for group in self.share if not self.leases.others(group.name)])
+        partial_runs.remove_of(self.store, [group for group in self.share if not self.leases.of_others(group.name)])
 
     def is_free(self, group: ProgramGroup) -> bool:
         """True if some trial of a group can be taken."""
-        held = self.leases.held(self.lease_of(group))
+        held = self.leases.trials_of_others(self.lease_of(group))
         return held is not None and any(trial.name not in held for trial in group.trials)
 
     def holders(self, group: ProgramGroup) -> list[str]:
         """Describe who holds a group."""
         return [
             f"{group.name} by process {lease.get('pid', '?')} on {lease.get('host', '?')}"
-            for lease in self.leases.others(group.name)
+            for lease in self.leases.of_others(group.name)
         ]
 
 

@@ -127,7 +127,7 @@ def train_again(
       rows: the rows of the trials to train.
       executions: the settings of the first training, but for those that the rows hold; at least one.
     """
-    outcome = Outcome({row.trial: reason for row in rows if (reason := _impossible(plan.study, row))})
+    outcome = Outcome({row.trial: reason for row in rows if (reason := _reason_against(plan.study, row))})
     left = [row for row in rows if row.trial not in outcome.different]
     for number, execution in enumerate(executions):
         kind, different = _device_kind_of(execution), []
@@ -151,7 +151,7 @@ def train_again(
     return outcome
 
 
-def _impossible(study: Study, row: Row) -> str:
+def _reason_against(study: Study, row: Row) -> str:
     """Return a property of a row that no training of its study gives, in words; empty for a row that one can give."""
     run = next(trial.run for trial in study.trials() if trial.name == row.trial)
     rungs = study.halving.rungs(run.training.steps) if study.halving else []
@@ -204,7 +204,7 @@ def differences(stored: Row, again: Row) -> str:
     pairs |= {name: (stored.metrics.get(name), again.metrics.get(name)) for name in sorted(numbers)}
     curves = again.curves.keys() | stored.curves.keys()
     pairs |= {f"{name} curve": (stored.curves.get(name), again.curves.get(name)) for name in sorted(curves)}
-    wrong = [f"{name} {_shown(a)}, again {_shown(b)}" for name, (a, b) in pairs.items() if _bits(a) != _bits(b)]
+    wrong = [f"{name} {_describe(a)}, again {_describe(b)}" for name, (a, b) in pairs.items() if _bits(a) != _bits(b)]
     more = [f"and {len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
     device = (
         f" (trained on {stored.device}, again on {again.device})" if wrong and stored.device != again.device else ""
@@ -221,9 +221,9 @@ def _bits(value: object) -> object:
     return "NaN" if math.isnan(value) else struct.pack("<d", value)
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"{len(value)} numbers that end in {_shown(value[-1])}" if value else "no numbers"
+        return f"{len(value)} numbers that end in {_describe(value[-1])}" if value else "no numbers"
     return "absent" if value is None else repr(value)
 
 

@@ -142,7 +142,7 @@ def judge_differences(many: Sequence[Sequence[float]], by: float = 0.0, exact: b
 
 def _judge_differences(x: np.ndarray, by: float, exact: bool) -> list[Judgement]:
     """The judgements of differences [claims, seeds]."""
-    effects, holding = _tested(x, "difference", exact), (x > by).sum(-1)
+    effects, holding = _tested_estimates(x, "difference", exact), (x > by).sum(-1)
     if exact and effects and all(effect.sd == 0 for effect in effects):
         return [_exact_judgement(effect, int(n)) for effect, n in zip(effects, holding, strict=True)]
     if exact and len(x) > 1:
@@ -165,7 +165,7 @@ def judge_equivalence(differences: Sequence[float], within: float, exact: bool =
     The p-value is the smaller of that of the TOST and that of the two-sided test that the mean is outside.
     """
     x = np.array(differences, float).reshape(1, -1)
-    [effect], holding = _tested(x, "equality", exact), (np.abs(x) < within).sum(-1)
+    [effect], holding = _tested_estimates(x, "equality", exact), (np.abs(x) < within).sum(-1)
     if exact and effect.sd == 0:
         return _exact_judgement(effect, int(holding[0]), "equality")
     if effect.n < 2:
@@ -186,7 +186,7 @@ def judge_equivalence(differences: Sequence[float], within: float, exact: bool =
     return _judgements(x, [effect], "equality", 0.0, p, plain, holding, sides)[0]
 
 
-def _tested(x: np.ndarray, kind: Kind, exact: bool) -> list[Estimate]:
+def _tested_estimates(x: np.ndarray, kind: Kind, exact: bool) -> list[Estimate]:
     """The mean of each row with the interval that is tested."""
     estimates = [estimate(row, exact=exact) for row in x]
     if x.shape[-1] < 2:

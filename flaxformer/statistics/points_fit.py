@@ -115,11 +115,11 @@ def fit_joint_law(
         raise UserError(f"delta is {delta}; expected a positive number")
     if not isinstance(resamples, int) or resamples < 0:
         raise UserError(f"resamples is {resamples}; expected a whole number of at least 0")
-    points = _checked(parameters, tokens, losses, embeddings)
+    points = _check_points(parameters, tokens, losses, embeddings)
     problem, n = _Problem(np.log(points), loss, delta), points.shape[1]
     theta = problem.best()
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples).astype(float)
-    drawn = problem.numbers(problem.resampled(theta, counts))
+    drawn = problem.numbers(problem.resample(theta, counts))
     numbers = {
         name: LawEstimate(float(value), *_percentiles(drawn[name]))
         for name, [value] in problem.numbers(theta[None]).items()
@@ -137,7 +137,7 @@ def _percentiles(values: Vector) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _checked(
+def _check_points(
     parameters: Sequence[float] | Vector,
     tokens: Sequence[float] | Vector,
     losses: Sequence[float] | Vector,
@@ -201,7 +201,7 @@ class _Problem:
             slopes = residuals * residual_weight(residuals, self.loss, delta)
             return residual_loss(residuals, self.loss, delta).sum() / unit, slopes @ jacobian / unit
 
-    def polished(self, theta: Vector, delta: float) -> Vector:
+    def polish(self, theta: Vector, delta: float) -> Vector:
         """Return a local minimum by L-BFGS, started again from where it ends until nothing is gained."""
         options = {"maxiter": 500, "maxfun": 2000, "ftol": 1e-14, "gtol": 1e-9}
         for _ in range(MOST_RESTARTS):
@@ -221,13 +221,13 @@ class _Problem:
             sums = residual_loss(self.law(starts)[0] - self.targets, self.loss, width).sum(-1)
         order = np.argsort(np.where(np.isfinite(sums), sums, math.inf), kind="stable")[:MOST_STARTS]
         minima, sums = minimise_many(self.law, self.targets, starts[order], self.loss, width)
-        theta = self.polished(minima[np.argmin(sums)], width)
+        theta = self.polish(minima[np.argmin(sums)], width)
         while self.loss == "huber" and width > self.delta:
             width = max(width / SMALLER, self.delta)
-            theta = self.polished(theta, width)
+            theta = self.polish(theta, width)
         return theta
 
-    def resampled(self, theta: Vector, counts: Matrix) -> Matrix:
+    def resample(self, theta: Vector, counts: Matrix) -> Matrix:
         """Return the minima [fits, 5] where points count so often, from the minimum where each counts once."""
         together = max(1, MOST_TOGETHER // len(self.x))
         parts = [counts[i : i + together] for i in range(0, len(counts), together)]

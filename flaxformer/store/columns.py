@@ -40,23 +40,23 @@ def scalars(store: Store) -> pl.DataFrame:
     return _last_of_each(store, table)
 
 
-def fixed(store: Store, *names: str) -> pl.DataFrame:
+def read_scalars(store: Store, *names: str) -> pl.DataFrame:
     """One row per trial: its name, its status, and these of `SCALARS`."""
     wanted = {name: POLARS_TYPES[name] for name in dict.fromkeys(("trial", "status", *names))}
-    table = _read(store, lambda schema: {name: _typed(schema, name, kind) for name, kind in wanted.items()}, wanted)
+    table = _read(store, lambda schema: {name: _cast(schema, name, kind) for name, kind in wanted.items()}, wanted)
     return _last_of_each(None, table)
 
 
 def statuses(store: Store) -> dict[str, str]:
     """The status of every trial that has a row, by its name."""
-    return dict(fixed(store).select("trial", "status").iter_rows())
+    return dict(read_scalars(store).select("trial", "status").iter_rows())
 
 
 def lists(store: Store, *names: str) -> pl.DataFrame:
     """One row per trial: its name, its status, and these columns of lists, such as a curve; null where it has none."""
     wanted = {name: POLARS_TYPES[name] for name in ("trial", "status")}
     wanted |= {name: POLARS_TYPES.get(name, pl.List(pl.Float64())) for name in names}
-    table = _read(store, lambda schema: {name: _typed(schema, name, kind) for name, kind in wanted.items()}, wanted)
+    table = _read(store, lambda schema: {name: _cast(schema, name, kind) for name, kind in wanted.items()}, wanted)
     return _last_of_each(None, table)
 
 
@@ -120,18 +120,18 @@ def columns_of_table(
 
 
 def _scalars(schema: pl.Schema) -> dict[str, pl.Expr]:
-    fixed = {name: _typed(schema, name, POLARS_TYPES[name]) for name in SCALARS}
+    fixed = {name: _cast(schema, name, POLARS_TYPES[name]) for name in SCALARS}
     metrics = [name for name, kind in schema.items() if name not in POLARS_TYPES and records.is_number(kind)]
     return fixed | {f"{NUMBER}{name}": pl.col(name).cast(pl.Float64) for name in metrics}
 
 
 def _everything(schema: pl.Schema) -> dict[str, pl.Expr]:
     """The columns that a `Row` holds."""
-    fixed = {name: _typed(schema, name, kind) for name, kind in POLARS_TYPES.items()}
+    fixed = {name: _cast(schema, name, kind) for name, kind in POLARS_TYPES.items()}
     return fixed | {name: pl.col(name) for name, kind in schema.items() if name not in fixed and kind != pl.Null}
 
 
-def _typed(schema: pl.Schema, name: str, kind: pl.DataType) -> pl.Expr:
+def _cast(schema: pl.Schema, name: str, kind: pl.DataType) -> pl.Expr:
     """A column as one of this type; null where the file has none."""
     return (pl.col(name) if name in schema else pl.lit(None)).cast(kind)
 
@@ -172,7 +172,7 @@ def _last_of_each(store: Store | None, table: pl.DataFrame) -> pl.DataFrame:
     if table["trial"].n_unique() == table.height:
         return table
     place = table.with_row_index("place").filter(pl.col("trial").is_duplicated())
-    if store is not None and (names := _differing(place.drop("place"))):
+    if store is not None and (names := _differing_trials(place.drop("place"))):
         by_trial(_rows(store, names), store.disagreements)
     result = pl.col("place").filter(pl.col("status") != "failed").max()
     kept = place.group_by("trial", maintain_order=True).agg(pl.coalesce(result, pl.col("place").max()))["place"]
@@ -181,7 +181,7 @@ def _last_of_each(store: Store | None, table: pl.DataFrame) -> pl.DataFrame:
     return table[pl.concat([chosen, kept]).sort()]
 
 
-def _differing(rows: pl.DataFrame) -> list[str]:
+def _differing_trials(rows: pl.DataFrame) -> list[str]:
     """The trials whose rows are not the same bit for bit."""
     floats = [column for column in rows if column.dtype == pl.Float64]
     bits = rows.with_columns(

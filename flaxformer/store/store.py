@@ -286,7 +286,7 @@ class Store:
                     elif is_merged:
                         path.unlink(missing_ok=True)
 
-    def unmerged(self) -> list[str]:
+    def unmerged_groups(self) -> list[str]:
         """The groups with lines that are not merged into their Parquet file."""
         return list(dict.fromkeys(name["group"] for name in self.line_files().values()))
 

@@ -169,10 +169,10 @@ class Study:
             changes: dict[str, object] = {}
             for axis in self.axes:
                 changes |= axis.changes(labels[axis.name]) if labels[axis.name] in axis.levels else {}
-            arms.append(Arm(labels, self._changed(self._evaluation_changes(changes) | changes, parts)))
+            arms.append(Arm(labels, self._apply_changes(self._evaluation_changes(changes) | changes, parts)))
         return distinct(arms)
 
-    def _changed(self, changes: Mapping[str, object], parts: dict[tuple[object, ...], Config]) -> Run:
+    def _apply_changes(self, changes: Mapping[str, object], parts: dict[tuple[object, ...], Config]) -> Run:
         """Return the baseline with changes. Arms share a part, such as the model, in which they have the same values.
 
         Args:

@@ -145,7 +145,7 @@ def match(rule: EqualCost, arm: str, run: Run, baseline: Run) -> Match:
     evaluations = run.training.steps // run.training.interval
     unit = math.lcm(rule.multiple_of, evaluations) if paths == [STEPS] else rule.multiple_of
 
-    def changed(value: int) -> dict[str, int]:
+    def changes_to(value: int) -> dict[str, int]:
         changes = dict.fromkeys(paths, value)
         if STEPS in paths and run.training.evaluate_every is not None:
             changes["training.evaluate_every"] = value // evaluations
@@ -153,7 +153,7 @@ def match(rule: EqualCost, arm: str, run: Run, baseline: Run) -> Match:
 
     @functools.cache
     def relative(number: int) -> float:
-        changes = changed(number * unit)
+        changes = changes_to(number * unit)
         try:
             return cost(replace_at(run, changes)) / target
         except UserError as error:
@@ -167,7 +167,7 @@ def match(rule: EqualCost, arm: str, run: Run, baseline: Run) -> Match:
             f"compare adjusts {' and '.join(paths)}, which does not increase the {rule.quantity} of arm '{arm}'; "
             "expected a field that does"
         )
-    after, changes = relative(number), changed(number * unit)
+    after, changes = relative(number), changes_to(number * unit)
     if abs(after - 1) > rule.tolerance:
         values = ", ".join(f"{path}={value}" for path, value in changes.items())
         where = f" in multiples of {unit}" if unit > 1 else ""

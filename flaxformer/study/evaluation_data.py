@@ -23,12 +23,12 @@ def evaluation_data(study: Study) -> dict[str, DeclaredData]:
     exception is left out: its runs will fail, and the report has their tracebacks.
     """
     arms = study.arms()
-    evaluated = {arm.name: (_evaluated(arm.run, study.metric), arm.run.task) for arm in arms}
+    evaluated = {arm.name: (_data_of_metric(arm.run, study.metric), arm.run.task) for arm in arms}
     descriptions = {pair: _describe(*pair) for pair in set(evaluated.values())}
     return {name: description for name, pair in evaluated.items() if (description := descriptions[pair]) is not None}
 
 
-def _evaluated(run: Run, metric: str) -> Task | Evaluation:
+def _data_of_metric(run: Run, metric: str) -> Task | Evaluation:
     """Return what a metric is computed on: the run's task, the task of a part of it, or a named evaluation."""
     return run.task if metric in METRICS else evaluated_by(run).get(on_validation(metric), run.task)
 
@@ -60,7 +60,7 @@ def check_test_set(study: Study) -> None:
     """Raise UserError if the metric is of the test data, and the task of an arm has no test set."""
     if not is_test_metric(study.metric):
         return
-    for evaluated in {_evaluated(arm.run, study.metric) for arm in study.arms()}:
+    for evaluated in {_data_of_metric(arm.run, study.metric) for arm in study.arms()}:
         if (evaluated.load().test() if isinstance(evaluated, Task) else evaluated.load_test()) is None:
             raise UserError(
                 f"metric is '{study.metric}' and {evaluated} has no test set: all held-out examples are in the "

@@ -146,7 +146,7 @@ def _random(dimensions: int, random: np.random.Generator) -> Draw:
     return lambda n: random.random((n, dimensions))
 
 
-def _shifted(sequence: str, dimensions: int, random: np.random.Generator) -> Draw:
+def _shift(sequence: str, dimensions: int, random: np.random.Generator) -> Draw:
     """Return a shifted sequence of scipy.stats.qmc, which is imported here because the import takes half a second."""
     from scipy.stats import qmc
 
@@ -155,8 +155,8 @@ def _shifted(sequence: str, dimensions: int, random: np.random.Generator) -> Dra
 
 
 METHODS: dict[str, Callable[[int, np.random.Generator], Draw]] = {
-    "sobol": lambda dimensions, random: _shifted("Sobol", dimensions, random),
-    "halton": lambda dimensions, random: _shifted("Halton", dimensions, random),
+    "sobol": lambda dimensions, random: _shift("Sobol", dimensions, random),
+    "halton": lambda dimensions, random: _shift("Halton", dimensions, random),
     "random": _random,
 }
 

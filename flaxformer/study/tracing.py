@@ -44,7 +44,7 @@ def trace(run: Run, who: str, measure: Measure | None = None) -> None:
     user_classes, key = [kind for kind in classes_in(run) if is_user_class(kind)], (jax.tree.structure(run), measure)
     if key in _TRACED or not (user_classes or measure):
         return
-    with _traced(who, user_classes):
+    with _explain_errors(who, user_classes):
         arrays, source = jax.tree.map(jnp.asarray, run.without_init), run.task.load()
         state = jax.eval_shape(start, arrays)
         flops_per_step(run, source)  # traces a step in float32 and whole batches, and keeps the count
@@ -68,19 +68,19 @@ def _score(state: TrainState, run: Run, data: EvaluationData) -> object:
 
 
 @contextlib.contextmanager
-def _traced(who: str, user_classes: list[type]) -> Iterator[None]:
+def _explain_errors(who: str, user_classes: list[type]) -> Iterator[None]:
     try:
         yield
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        where = "" if place_of(error) else f"; its own classes: {', '.join(map(_defined, user_classes))}"
+        where = "" if place_of(error) else f"; its own classes: {', '.join(map(_place_of_class, user_classes))}"
         raise UserError(
             f"{who} fails when it is traced, before training: {printable(describe(error))}{where}"
         ) from error
 
 
-def _defined(kind: type) -> str:
+def _place_of_class(kind: type) -> str:
     """A class with the file and line of its definition."""
     try:
         return f"{kind.__name__} ({inspect.getsourcefile(kind)}, line {inspect.getsourcelines(kind)[1]})"

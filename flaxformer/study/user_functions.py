@@ -37,14 +37,14 @@ def numbers(name: str, values: object, where: str) -> dict[str, float]:
       UserError: it is not a mapping of texts to numbers; the message says which entry is none.
     """
     if not isinstance(values, Mapping):
-        raise UserError(f"{name} returns {_shown(values)} {where}; expected a dict of numbers by name")
+        raise UserError(f"{name} returns {_shorten(values)} {where}; expected a dict of numbers by name")
     floats = {}
     for key, value in values.items():
         check_column(name, key)
         try:
             floats[key] = float(value)
         except (TypeError, ValueError):
-            raise UserError(f"{name} returns '{key}' = {_shown(value)} {where}; expected a number") from None
+            raise UserError(f"{name} returns '{key}' = {_shorten(value)} {where}; expected a number") from None
     return floats
 
 
@@ -59,6 +59,6 @@ def check_column(function: str, name: object) -> None:
         raise UserError(f"{function} returns the name {name!r}; expected printable text")
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = printable(repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
