@@ -278,9 +278,9 @@ def analyse_to_show(store: Store, reader: str) -> Analysis:
 
 
 def _quantities(study: Declaration, store: Store) -> list[ArmSummary]:
-    """Return a summary per number that was measured or derived, over the declared seeds; NaN and ±∞ are no values."""
-    rows = {row["seed"]: row for row in store.measurements(study)}
-    measurements = [rows.get(seed) for seed in study.seeds]
+    """Return a summary per number that was measured or derived, over the declared seeds; NaN and ±∞ are not values."""
+    by_seed = {row["seed"]: row for row in store.measurements(study)}
+    measurements = [by_seed.get(seed) for seed in study.seeds]
     names = dict.fromkeys(name for row in measurements if row for name in row["values"])
 
     def summary(name: str) -> ArmSummary:

@@ -58,7 +58,7 @@ class ArmSummary:
     places: Sequence[int] = ()
     """Places of the arm's trials in these results."""
     not_finite: tuple[int, ...] = ()
-    """Seeds at which the number is not finite, and is no score."""
+    """Seeds at which the number is not finite, and so not a score."""
 
     @functools.cached_property
     def estimate(self) -> Estimate:

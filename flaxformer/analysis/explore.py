@@ -40,7 +40,7 @@ class Exploration:
 
     @property
     def finding(self) -> str:
-        """Kind of finding in words; empty if it is none."""
+        """Kind of finding in words; empty if it is not a finding."""
         kind = "significant" if self.is_significant else "weak signal" if self.is_weak_signal else ""
         return f"{kind}, opposite" if kind and self.is_opposite else kind
 

@@ -120,8 +120,8 @@ def reach(costs: Sequence[float], scores: Sequence[float], target: float, goal: 
             return Reached(high, high, high, 0)
         if after < target:
             near = sum(high / NEAR <= cost <= high * NEAR for cost in costs if cost > 0)
-            part = (before - target) / (before - after)
-            return Reached(low ** (1 - part) * high**part if low > 0 else high, low, high, near)
+            fraction = (before - target) / (before - after)
+            return Reached(low ** (1 - fraction) * high**fraction if low > 0 else high, low, high, near)
     return Reached(math.inf, math.inf, math.inf, 0)
 
 

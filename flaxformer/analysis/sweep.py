@@ -85,7 +85,7 @@ def find_sweeps(study: Declaration, arms: Sequence[ArmSummary]) -> list[Sweep]:
     """Return a sweep for each axis with enough numbers, from the declaration and the arms of a study.
 
     The axis with the most values is first, as that which was varied to find its best value. The axis of a scaling law
-    is none.
+    has none.
     """
     sweeps = []
     sizes = None if study.scaling is None else study.scaling.axis

@@ -168,8 +168,8 @@ class TrialResults:
     def _each(self, places: Sequence[int]) -> Iterator[tuple[int, Row | None]]:
         """Yield places with their whole rows, of which few are in memory at a time."""
         for begin in range(0, len(places), FEW):
-            part = places[begin : begin + FEW]
-            yield from zip(part, self.read(part), strict=True)
+            chunk = places[begin : begin + FEW]
+            yield from zip(chunk, self.read(chunk), strict=True)
 
 
 def _floats(numbers: pl.Series) -> np.ndarray:

@@ -13,7 +13,7 @@ OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 
 
 def message(error: BaseException) -> str | None:
-    """Return the message for an exception that a user can mend; None for any other, which is a fault of the program."""
+    """Return the message for an exception that a user can correct; None for one that is a fault of the program."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, DamagedError):

@@ -33,9 +33,9 @@ def show_help(console: Console) -> None:
     options = {"--help": "show this help", "--version": "show the versions of flaxformer, JAX and Python"}
     codes = {str(code): meaning for code, meaning in EXIT_CODES.items()}
     console.print(Text.assemble("usage: flaxformer ", ("COMMAND", "bold"), " [ARGUMENTS]\n\n", INTRODUCTION))
-    for title, rows in (("commands", commands), ("options", options), ("exit codes", codes)):
+    for title, entries in (("commands", commands), ("options", options), ("exit codes", codes)):
         table = Table.grid(padding=(0, 2, 0, 0))
-        for name, meaning in rows.items():
+        for name, meaning in entries.items():
             table.add_row(Text(name, "bold"), meaning)
         console.print(f"\n{title}", style="dim")
         console.print(Padding(table, (0, 0, 0, 2)))

@@ -86,19 +86,19 @@ def summary(progress: StudyStatus) -> str:
 
 def view(progress: StudyStatus, width: int) -> RenderableType:
     """Progress of a study: a row per program, a line per process; before them the rungs of a halving."""
-    parts: list[RenderableType] = []
+    renderables: list[RenderableType] = []
     for step, rung in progress["rungs"].items():
-        parts += [Text(f"Runs up to step {step}, after which the worst arms are stopped:", style="dim")]
-        parts += [view(rung, width), Text()]
+        renderables += [Text(f"Runs up to step {step}, after which the worst arms are stopped:", style="dim")]
+        renderables += [view(rung, width), Text()]
     if progress["rungs"]:
-        parts.append(Text("Runs to the last step:", style="dim"))
-    parts += [Text(summary(progress)), fit_width(groups_table(progress), width)]
-    parts += [Text(line) for line in map(lease_line, progress["leases"])]
+        renderables.append(Text("Runs to the last step:", style="dim"))
+    renderables += [Text(summary(progress)), fit_width(groups_table(progress), width)]
+    renderables += [Text(line) for line in map(lease_line, progress["leases"])]
     for name, what in progress["damaged"].items():
         again = "; 'run' trains its runs again" if name.startswith("groups/") else ""
         line = f"{progress['folder']}/{name} is damaged ({what}){again}"
-        parts.append(Text(line, style="yellow"))
-    return Group(*parts)
+        renderables.append(Text(line, style="yellow"))
+    return Group(*renderables)
 
 
 def groups_table(progress: StudyStatus) -> Table:

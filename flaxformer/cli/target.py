@@ -102,8 +102,8 @@ def _largest_batch(
     run: Run, mesh: Devices | None, program: CompiledStep | NotCompiled, compiler: Compiler, console: Console
 ) -> str:
     """Return the largest batch that fits, in words."""
-    parts = (run.training.micro_batches or 1) * run.buckets
-    unit = parts * (1 if mesh is None else mesh.batch)
+    divisor = (run.training.micro_batches or 1) * run.buckets
+    unit = divisor * (1 if mesh is None else mesh.batch)
 
     def at(size: int) -> CompiledStep | NotCompiled:
         with console.status(f"compiling for a batch of {size:,}"):
@@ -255,17 +255,18 @@ def collectives_table(program: CompiledStep) -> Table:
 def traffic_table(program: CompiledStep, device: Device) -> Table:
     """Bytes that a step's kernels read and write, by part of the model, and their time at the memory's bandwidth."""
     kernels = program.kernels
-    parts = {**traffic_by_part(kernels), "total": sum(kernel.bytes for kernel in kernels)}
+    traffic = {**traffic_by_part(kernels), "total": sum(kernel.bytes for kernel in kernels)}
     rows = [
-        [name, three_digits(count / 1e6), three_digits(count / device.bandwidth * 1e3)] for name, count in parts.items()
+        [name, three_digits(count / 1e6), three_digits(count / device.bandwidth * 1e3)]
+        for name, count in traffic.items()
     ]
     return Table("", ["memory traffic of a step", "MB", f"ms at {device.bandwidth / 1e12:.3g} TB/s"], rows, 1)
 
 
 def step_line(flops: float, bound: Roofline) -> str:
     """The roofline in words."""
-    parts = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in bound._asdict().items())
-    return f"a step takes at least {bound.seconds * 1e3:.3g} ms, limited by {bound.limit} ({parts}); " + (
+    times = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in bound._asdict().items())
+    return f"a step takes at least {bound.seconds * 1e3:.3g} ms, limited by {bound.limit} ({times}); " + (
         f"{flops / 1e12:.3g} TFLOP of the model per device and step"
     )
 

@@ -91,8 +91,8 @@ class Price:
         """Print the modules; then parameters, FLOPs, steps, tokens and devices."""
         console.print(fit_width(modules_table(run.model), console.width))
         console.print()
-        steps, tokens, parts = run.training.steps, run.tokens_per_step, micro_batches(run)
-        split = f", in {parts} micro-batches" if parts > 1 else ""
+        steps, tokens, number = run.training.steps, run.tokens_per_step, micro_batches(run)
+        split = f", in {number} micro-batches" if number > 1 else ""
         peak_rate = "" if self.peak is None else f", with a peak of {self.peak / 1e12:,.0f} TFLOP/s"
         lines = (
             count_of(parameters(run.model), "parameter"),

@@ -128,12 +128,12 @@ def show_not_verified(console: Console, reasons: Mapping[str, str]) -> None:
 
 def reasons_in_words(reasons: Mapping[str, str]) -> str:
     """Trials that cannot be verified, in a clause per reason."""
-    parts = []
+    clauses = []
     for reason in dict.fromkeys(reasons.values()):
         names = [name for name, why in reasons.items() if why == reason]
         more = ", …" if len(names) > MOST_NAMED else ""
-        parts.append(f"{count_of(len(names), 'trial')} {reason} ({', '.join(names[:MOST_NAMED])}{more})")
-    return "; ".join(parts)
+        clauses.append(f"{count_of(len(names), 'trial')} {reason} ({', '.join(names[:MOST_NAMED])}{more})")
+    return "; ".join(clauses)
 
 
 def show(console: Console, event: Verification, is_recorded: bool) -> None:

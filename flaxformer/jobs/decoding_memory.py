@@ -40,10 +40,10 @@ def check_decoding(
     if 4 * heads * length**2 > machine_bytes() // 8:  # the compiler tells whether it keeps the whole of it
         needs["the prompt's attention"] = _bytes_of_prompt(params, model, length, inputs)
     if sum(needs.values()) > machine_bytes():
-        parts = ", ".join(f"{size(count)} for {what}" for what, count in needs.items() if count)
+        listed = ", ".join(f"{size(count)} for {what}" for what, count in needs.items() if count)
         asked = f"{length:,} tokens of prompt and {steps:,} of output" + (f" with {beams:,} beams" if beams > 1 else "")
         raise UserError(
-            f"{asked} need at least {size(sum(needs.values()))} of memory ({parts}) and there are "
+            f"{asked} need at least {size(sum(needs.values()))} of memory ({listed}) and there are "
             f"{size(machine_bytes())}; expected a shorter prompt, or fewer tokens or beams"
         )
 

@@ -31,6 +31,6 @@ def model_flops(run: Run) -> int:
     run = standard_form(run)
     batch = first_batch(run.task.load())
     params = jax.eval_shape(lambda run: evaluation_params(start(run), run), run.without_init)
-    parts = batch if isinstance(batch, tuple) else (batch,)
+    buckets = batch if isinstance(batch, tuple) else (batch,)
     with using("reference"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace
-        return 3 * sum(products_of(jax.make_jaxpr(forward)(params, run, part).jaxpr) for part in parts)
+        return 3 * sum(products_of(jax.make_jaxpr(forward)(params, run, bucket).jaxpr) for bucket in buckets)

@@ -3,11 +3,11 @@
 A tracker gets the log from its first line at every launch, and so also what an earlier launch, or one that was killed,
 has written. A tracker that fails is reported once and not used again; training goes on.
 
-tensorboard: event files in DIR/tensorboard, written anew at each launch. TensorBoard is only needed to view them.
+tensorboard: event files in DIR/tensorboard, written again at each launch. TensorBoard is only needed to view them.
 wandb: one run of the project `flaxformer` (or WANDB_PROJECT), found again by the id in DIR/wandb/id. Without a key it
   is offline, so that no account is needed; WANDB_MODE decides otherwise. A launch that resumes sends W&B only the
   steps that it does not have: those that are trained again have the same numbers. Offline, a launch writes the whole
-  run anew and removes the files of an earlier launch, so there is one folder to `wandb sync`.
+  run again and removes the files of an earlier launch, so there is one folder to `wandb sync`.
 
 A trial of a study is a run of its own: in DIR/tensorboard/ARM/seed=N, or in W&B's group of the study with the arm as
 its job type.
@@ -217,8 +217,8 @@ def check(names: Sequence[str]) -> None:
         _library(name)
 
 
-def _library(name: str, part: str = "") -> ModuleType:
-    return library(MODULES[name] + (part and f".{part}"), name, f"track={name}")
+def _library(name: str, module: str = "") -> ModuleType:
+    return library(MODULES[name] + (module and f".{module}"), name, f"track={name}")
 
 
 def _text(config: Run | JsonObject) -> str:

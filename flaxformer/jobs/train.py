@@ -171,8 +171,8 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
             return not (job.output / CONFIG).exists()
 
         def declare() -> None:
-            source = path_of_copy(copy_sources(job.output / "code", modules), job.file)
-            about = source, _initial_weights(declared, job), job.file
+            code_copy = path_of_copy(copy_sources(job.output / "code", modules), job.file)
+            about = code_copy, _initial_weights(declared, job), job.file
             write_config(job.output, declared, code, job.on_code_change, *about)
             held.enter_context(read_records.recording(job.output, job.file))
 

@@ -58,11 +58,11 @@ def after_kill(root: Path, share: Share, killer: signal.Signals, console: Consol
     names = share.names(store.declaration.trials)
     left = [name for name in names if name not in store.rows()]
     groups = {declared[name].group for name in left}
-    record = root / "launches" / f"slurm-{os.environ.get('SLURM_ARRAY_JOB_ID', '0')}_{share.number}.kills.json"
+    kills = root / "launches" / f"slurm-{os.environ.get('SLURM_ARRAY_JOB_ID', '0')}_{share.number}.kills.json"
     progress, count = _progress(store, names, groups), 1
-    if (former := _read_record(record)).get("progress") == progress:
+    if (former := _read_record(kills)).get("progress") == progress:
         count += former["count"]
-    write_atomically(record, json.dumps({"progress": progress, "count": count}).encode())
+    write_atomically(kills, json.dumps({"progress": progress, "count": count}).encode())
     ended = f"its process was ended by {killer.name}"
     if killer == signal.SIGKILL:
         ended += ", which is how a machine without memory ends one"
@@ -75,7 +75,7 @@ def after_kill(root: Path, share: Share, killer: signal.Signals, console: Consol
     with store.locked(LOCK_PATIENCE):
         for name in given_up:
             store.append(declared[name].group, _failed_row(declared[name], cause))
-    record.unlink()
+    kills.unlink()
     console.print(f"share {share}: {cause}. {count_of(len(given_up), 'run')} failed; --retry-failed trains them again")
     return len(given_up) < len(left)
 

@@ -17,11 +17,11 @@ from flaxformer.system.wording import count_of, join_words, with_prefix
 
 def ratios(cost_ratios: Sequence[CostRatio]) -> str:
     """Unequal costs, such as "layers 2 has 1.93 times the FLOPs and 1.5 times the parameters of layers 1"."""
-    parts = []
+    clauses = []
     for (first, second), group in itertools.groupby(cost_ratios, _names):
         times = (f"{round_digits(cost.ratio)} times the {cost.name}" for cost in group)
-        parts.append(f"{first} has {join_words(times)} of {second}")
-    return "; ".join(parts)
+        clauses.append(f"{first} has {join_words(times)} of {second}")
+    return "; ".join(clauses)
 
 
 def _names(cost: CostRatio) -> tuple[str, str]:
@@ -63,12 +63,12 @@ def censoring_text(estimate: SpeedUp) -> str:
     """The seeds at which no cost reaches the score, or why none is read off, in words; empty without any."""
     if estimate.reason:
         return f"not read off: {estimate.reason}"
-    parts = []
+    clauses = []
     if estimate.above:
-        parts.append(f"never reached at {estimate.above} of {count_of(estimate.log.n, 'seed')}")
+        clauses.append(f"never reached at {estimate.above} of {count_of(estimate.log.n, 'seed')}")
     if estimate.below:
-        parts.append(f"no better than before training at {estimate.below} of {count_of(estimate.log.n, 'seed')}")
-    return ", ".join(parts)
+        clauses.append(f"no better than before training at {estimate.below} of {count_of(estimate.log.n, 'seed')}")
+    return ", ".join(clauses)
 
 
 def remarks(pair: SpeedUps) -> str:
@@ -80,15 +80,15 @@ def remarks(pair: SpeedUps) -> str:
 
 def speed_ups(pair: SpeedUps) -> str:
     """The effective speed-ups of an arm over another in one clause."""
-    parts, metric = [], pair.metric.replace("_", " ")
+    clauses, metric = [], pair.metric.replace("_", " ")
     directions = ((pair.compute, pair.time, pair.arm), (pair.compute_to_baseline, pair.time_to_baseline, pair.baseline))
     for compute, time, arm in directions:
         if compute.reason:
-            parts.append(f"to the {metric} of {phrasing.arm(arm.labels)}, not read off: {compute.reason}")
+            clauses.append(f"to the {metric} of {phrasing.arm(arm.labels)}, not read off: {compute.reason}")
             continue
         in_time = "" if time is None else f", {speed_up(time)} in time"
-        parts.append(f"to the {metric} of {phrasing.arm(arm.labels)}, {speed_up(compute)} in compute{in_time}")
-    return f"effective speed-up {'; '.join(parts)}"
+        clauses.append(f"to the {metric} of {phrasing.arm(arm.labels)}, {speed_up(compute)} in compute{in_time}")
+    return f"effective speed-up {'; '.join(clauses)}"
 
 
 def speed_up_in_compute(pair: SpeedUps | None) -> str:

@@ -60,9 +60,9 @@ def _estimates(layers: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, lis
 def lens_curves(analysis: Analysis) -> dict[str, list[Estimate]]:
     """Return the loss of the logit lens by depth, for every arm that has it, by the arm's name."""
     curves = {}
-    for arm, rows in numbers_by_arm(analysis, LENS):
-        names = sorted({name for row in rows for name in row}, key=lambda name: int(name.rpartition("/")[2]))
-        curves[arm_name(arm.labels)] = [estimate([row[name] for row in rows if name in row]) for name in names]
+    for arm, runs in numbers_by_arm(analysis, LENS):
+        names = sorted({name for row in runs for name in row}, key=lambda name: int(name.rpartition("/")[2]))
+        curves[arm_name(arm.labels)] = [estimate([row[name] for row in runs if name in row]) for name in names]
     return curves
 
 

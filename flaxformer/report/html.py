@@ -45,11 +45,11 @@ class PageFigure:
     wide: str
 
 
-def page(title: str, parts: Iterable[str]) -> str:
+def page(title: str, fragments: Iterable[str]) -> str:
     """A page of the parts that are not empty, with "·" in place of control and direction characters."""
     dark = " ".join(f"{_variable(light)}: {dark};" for light, dark in DARK.items())
     style = f"{_resource('page.css')}@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
-    body = "\n".join(part for part in parts if part)
+    body = "\n".join(fragment for fragment in fragments if fragment)
     return PAGE.format(title=printable(escape(title)), style=style, body=printable(body), script=_resource("page.js"))
 
 

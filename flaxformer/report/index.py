@@ -104,6 +104,6 @@ def write_index(folder: Path) -> Path:
     body = index_table(folder)
     if not body:
         raise UserError(f"{folder} and the folders in it hold no study; expected the output folder of 'run'")
-    parts = [f"<h1>Studies and probes in {html.escape(folder.resolve().name)}</h1>", body]
-    write_printable(folder / "index.html", html.page(folder.resolve().name, parts))
+    fragments = [f"<h1>Studies and probes in {html.escape(folder.resolve().name)}</h1>", body]
+    write_printable(folder / "index.html", html.page(folder.resolve().name, fragments))
     return folder / "index.html"

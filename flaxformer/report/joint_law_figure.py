@@ -80,8 +80,8 @@ def _draw(ax: Axes, fit: JointFit, names: Sequence[str]) -> list[float]:
         style, points = style_of(i), [point for point in fit.points if point.size == size]
         ax.plot([], [], color=style.colour, marker=style.marker, ms=3.4, lw=1.0, label=name)
         is_fitted = any(not point.is_held_out for point in points)
-        parts = [(first, last, "-" if is_fitted else DASHED)] + [(last, largest, DASHED)] * (largest > last)
-        for low, high, dashes in parts:
+        segments = [(first, last, "-" if is_fitted else DASHED)] + [(last, largest, DASHED)] * (largest > last)
+        for low, high, dashes in segments:
             tokens = np.geomspace(low, high, POINTS)
             ax.plot(tokens, fit.curve_at(size, tokens), color=style.colour, lw=1.0, ls=dashes, label="_")
         values += [_draw_point(ax, fit, point, style) for point in points if point.arm.estimate.n]

@@ -9,8 +9,8 @@ from flaxformer.report.texts import passive
 
 def render(document: StudyReport) -> str:
     """Return the question, the answer and the sections as a document."""
-    parts = [f"# {passive(document.question)}\n", f"{passive(document.answer)}\n"]
-    return "\n".join([*parts, *filter(None, map(_section, document.sections))])
+    blocks = [f"# {passive(document.question)}\n", f"{passive(document.answer)}\n"]
+    return "\n".join([*blocks, *filter(None, map(_section, document.sections))])
 
 
 def _section(section: ReportSection) -> str:

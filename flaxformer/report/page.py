@@ -26,12 +26,12 @@ def render(document: StudyReport, drawn: Mapping[str, PageFigure]) -> str:
       document: the report.
       drawn: its figures that have content, by their names.
     """
-    parts = [
+    fragments = [
         f"<h1>{escape(document.question)}</h1>",
         f'<p class="soft">{escape(document.name)} · {escape(document.about)}</p>',
         f'<p class="answer {document.verdict}">{escape(document.answer)}</p>',
     ]
-    return html.page(document.name, [*parts, *(_section(section, drawn) for section in document.sections)])
+    return html.page(document.name, [*fragments, *(_section(section, drawn) for section in document.sections)])
 
 
 def _section(section: ReportSection, drawn: Mapping[str, PageFigure]) -> str:

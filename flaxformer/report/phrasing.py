@@ -109,12 +109,12 @@ def finding(claim: JudgedClaim) -> str:
         return f"no seed has a finite {names} in every run compared"
     if n == 0:
         return "no seed has all the runs that the claim compares"
-    parts = [f"{effect(claim)}, claimed {claim_text(claim)}"]
+    clauses = [f"{effect(claim)}, claimed {claim_text(claim)}"]
     if n > 1:
-        parts.append(f"holds at {judged.holding} of {count_of(n, 'seed')}")
+        clauses.append(f"holds at {judged.holding} of {count_of(n, 'seed')}")
         tested = f"p {p_value(judged.p_holm)} after Holm" if judged.can_decide else "no verdict"
-        parts.append(tested if judged.effect.sd else "no test, as all differences are equal")
-    return "; ".join(parts)
+        clauses.append(tested if judged.effect.sd else "no test, as all differences are equal")
+    return "; ".join(clauses)
 
 
 def point(sweep_point: SweepPoint) -> str:

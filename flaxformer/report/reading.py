@@ -22,7 +22,7 @@ from flaxformer.training.run import Run
 
 
 class StudyResults:
-    """Results in a folder, read anew by each call of `flaxformer.results`.
+    """Results in a folder, read again by each call of `flaxformer.results`.
 
     >>> results = flaxformer.results("runs/induction")
     >>> results.table.group_by("layers").agg(polars.col("validation_loss").mean())

@@ -23,12 +23,12 @@ def numbers_by_arm(
         return
     for arm in analysis.arms if arms is None else arms:
         ended = [place for place, status in zip(arm.places, arm.statuses, strict=True) if status == "done"]
-        rows = []
+        runs = []
         for place, *values in zip(ended, *(results.numbers(name)[ended] for name in metrics), strict=True):
             numbers = {name: value for name, value in zip(metrics, values, strict=True) if value is not None}
             numbers |= {name: v for name, v in after.get(results.trials[place], {}).items() if pattern.fullmatch(name)}
-            rows.append(numbers)
+            runs.append(numbers)
         if complete := [
-            numbers for numbers in rows if numbers and len(finite_values(numbers.values())) == len(numbers)
+            numbers for numbers in runs if numbers and len(finite_values(numbers.values())) == len(numbers)
         ]:
             yield arm, complete

@@ -65,7 +65,7 @@ def _detectable(claim: JudgedClaim) -> str:
 
 
 def simple_effects(analysis: Analysis) -> Table:
-    """The two effects that each interaction compares; they are declared with the claim, and are no verdicts."""
+    """The two effects that each interaction compares; they are declared with the claim, and are not verdicts."""
     rows = []
     for claim in analysis.claims:
         for effect in claim.context.simple_effects:

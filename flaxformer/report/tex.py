@@ -59,8 +59,8 @@ def render(document: StudyReport) -> str:
     tables = [
         part.in_form("paper") for part in document.parts if isinstance(part, Table | ItemTable) and "paper" in part.on
     ]
-    parts = [f"% {text(shown.title)}: needs \\usepackage{{booktabs}}\n{table(shown)}" for shown in tables if shown.rows]
-    return "\n".join(parts)
+    texts = [f"% {text(shown.title)}: needs \\usepackage{{booktabs}}\n{table(shown)}" for shown in tables if shown.rows]
+    return "\n".join(texts)
 
 
 def table(shown: Table) -> str:
@@ -104,7 +104,7 @@ def _spell(character: str) -> str:
         return f"$\\{SIGNS[character]}$"
     if character.isascii():
         return character
-    return _greek(character) or _spell_parts(character) or f"[U+{ord(character):04X}]"
+    return _greek(character) or _spell_decomposition(character) or f"[U+{ord(character):04X}]"
 
 
 def _greek(character: str) -> str:
@@ -118,14 +118,14 @@ def _greek(character: str) -> str:
     return LATIN.get(name) or f"$\\{name.capitalize()}$"
 
 
-def _spell_parts(character: str) -> str:
+def _spell_decomposition(character: str) -> str:
     """Return the form of a fraction, a compatibility character or an accented letter; empty for any other character."""
-    parts = unicodedata.decomposition(character).split()
-    if parts and parts[0] == "<fraction>":
+    codes = unicodedata.decomposition(character).split()
+    if codes and codes[0] == "<fraction>":
         above, _, below = unicodedata.normalize("NFKC", character).partition("\u2044")
         return f"$\\frac{{{above}}}{{{below}}}$"
-    if parts and parts[0].startswith("<"):
+    if codes and codes[0].startswith("<"):
         return "".join(map(_spell, unicodedata.normalize("NFKC", character)))
-    if len(parts) == 2 and int(parts[1], 16) in ACCENTS:
-        return f"\\{ACCENTS[int(parts[1], 16)]}{{{_spell(chr(int(parts[0], 16)))}}}"
+    if len(codes) == 2 and int(codes[1], 16) in ACCENTS:
+        return f"\\{ACCENTS[int(codes[1], 16)]}{{{_spell(chr(int(codes[0], 16)))}}}"
     return ""

@@ -176,15 +176,15 @@ def _but(claim: JudgedClaim) -> str:
 def _verdict_of_claims(claims: Sequence[JudgedClaim], withdrawn: Sequence[JudgedClaim]) -> str:
     """A single claim's verdict, or how many claims are supported and which are not; then those that confirm nothing."""
     confirmatory, exploratory = ([c for c in claims if c.is_exploratory is kind] for kind in (False, True))
-    parts = [_verdict_of_family(confirmatory)] if confirmatory else ["No claim was declared before its data."]
-    parts += [f"Exploratory, declared after its data: {_finding_of(claim)}." for claim in exploratory]
-    parts += [f"Withdrawn after its data: {_finding_of(claim)}." for claim in withdrawn]
-    return " ".join(parts)
+    sentences = [_verdict_of_family(confirmatory)] if confirmatory else ["No claim was declared before its data."]
+    sentences += [f"Exploratory, declared after its data: {_finding_of(claim)}." for claim in exploratory]
+    sentences += [f"Withdrawn after its data: {_finding_of(claim)}." for claim in withdrawn]
+    return " ".join(sentences)
 
 
 def _finding_of(claim: JudgedClaim) -> str:
-    parts = filter(None, (finding(claim), direction(claim)))
-    return f"{_without_stop(claim.text)} ({qualified_verdict(claim)}: {'; '.join(parts)})"
+    clauses = filter(None, (finding(claim), direction(claim)))
+    return f"{_without_stop(claim.text)} ({qualified_verdict(claim)}: {'; '.join(clauses)})"
 
 
 def _verdict_of_family(claims: Sequence[JudgedClaim]) -> str:
@@ -197,9 +197,9 @@ def _verdict_of_family(claims: Sequence[JudgedClaim]) -> str:
     remarks = [f"“{_without_stop(claim.text)}”: {direction(claim)}." for claim in claims if direction(claim)]
     if supported == n:
         return " ".join((f"All {n} claims are supported.", *remarks))
-    parts = [f"{supported or 'None'} of {n} claims {'is' if supported < 2 else 'are'} supported"]
-    parts += [f"{word}: {', and '.join(texts[word])}" for word in texts if word != "supported" and texts[word]]
-    return " ".join((f"{'; '.join(parts)}.", *remarks))
+    clauses = [f"{supported or 'None'} of {n} claims {'is' if supported < 2 else 'are'} supported"]
+    clauses += [f"{word}: {', and '.join(texts[word])}" for word in texts if word != "supported" and texts[word]]
+    return " ".join((f"{'; '.join(clauses)}.", *remarks))
 
 
 def _without_stop(text: str) -> str:

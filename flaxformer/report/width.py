@@ -47,12 +47,12 @@ def fit_width(table: Table, width: int) -> Group:
     texts, numbers = widths[: table.texts], widths[table.texts :]
     least = _least_width(table) - sum(size + GAP for size in numbers)
     room = width - min(_total(texts), max(least, width - sum(size + GAP for size in numbers)))
-    parts: list[list[int]] = [[]]
+    blocks: list[list[int]] = [[]]
     for column, size in enumerate(numbers, table.texts):
-        if parts[-1] and sum(widths[i] + GAP for i in parts[-1]) + size + GAP > room:
-            parts.append([])
-        parts[-1].append(column)
-    return Group(*(_rich(table, [*range(table.texts), *part]) for part in parts))
+        if blocks[-1] and sum(widths[i] + GAP for i in blocks[-1]) + size + GAP > room:
+            blocks.append([])
+        blocks[-1].append(column)
+    return Group(*(_rich(table, [*range(table.texts), *block]) for block in blocks))
 
 
 def join_columns(table: Table) -> Table:

@@ -113,8 +113,8 @@ class Execution:
             mesh.mesh()  # raises, unless the fault is in `devices`
             raise UserError(f"mesh is {mesh}, {mesh.count} devices, and devices is {len(devices)}; expected as many")
         starts = range(0, len(devices) - mesh.count + 1, mesh.count)
-        parts = [tuple(devices[i : i + mesh.count]) for i in starts]
-        return [DeviceGroup(members, mesh.mesh_of(members), self.formulations) for members in parts]
+        groups = [tuple(devices[i : i + mesh.count]) for i in starts]
+        return [DeviceGroup(members, mesh.mesh_of(members), self.formulations) for members in groups]
 
     @property
     def where(self) -> str:

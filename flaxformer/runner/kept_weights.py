@@ -43,19 +43,21 @@ class Keep:
         no best, and keeps no weights.
       metric: metric whose best evaluation counts.
       lower_is_better: direction of the metric.
-      source: path in the study's folder of the copy of its file that runs; None if there is none.
+      code_copy: path in the study's folder of the copy of its file that runs; None if there is none.
     """
 
     which: WeightsToKeep
     metric: str
     lower_is_better: bool
-    source: str | None
+    code_copy: str | None
 
     @classmethod
-    def of(cls, study: Study, execution: Execution, source: str | None) -> Self | None:
+    def of(cls, study: Study, execution: Execution, code_copy: str | None) -> Self | None:
         """The rule of an execution, or else of the study; None to keep no weights."""
         which = execution.keep or study.keep
-        return which and cls(which, on_validation(study.metric), goal_of(study.metric, study.goal) == "lower", source)
+        return which and cls(
+            which, on_validation(study.metric), goal_of(study.metric, study.goal) == "lower", code_copy
+        )
 
     def scores(self, metrics: Mapping[str, Array]) -> list[float]:
         """The metric of every stacked run, such that lower is better."""
@@ -87,7 +89,7 @@ class KeptWeights:
         self._keep, self._steps, self._trials, self._notify = keep, steps, trials, notify
         folders = [weights_folder(root, trial.name) for trial in trials]
         for trial, folder in zip(trials, folders, strict=True):
-            distributed.run_on_coordinator(functools.partial(_prepare, folder, trial, code, keep.source))
+            distributed.run_on_coordinator(functools.partial(_prepare, folder, trial, code, keep.code_copy))
         last = sys.maxsize if keep.which == "all" else 1
         ranking = functools.partial(Checkpoints, metric=keep.metric, lower_is_better=keep.lower_is_better)
         self._checkpoints = [ranking(folder, keep_last=last, keep_best=0, report=notify) for folder in folders]
@@ -170,9 +172,9 @@ def finished_without_weights(store: Store) -> int:
     return sum(not step_numbers(weights_folder(store.root, row.trial), published=True) for row in finished)
 
 
-def _prepare(folder: Path, trial: Trial, code: CodeByArm, source: str | None) -> None:
+def _prepare(folder: Path, trial: Trial, code: CodeByArm, code_copy: str | None) -> None:
     """Write the run of a trial into its folder; weights of another run or of other code are set aside."""
-    write = functools.partial(write_config, folder, trial.run, code[trial.arm.name], source=source)
+    write = functools.partial(write_config, folder, trial.run, code[trial.arm.name], source=code_copy)
     try:
         write()
     except UserError:

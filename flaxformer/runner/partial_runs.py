@@ -178,9 +178,9 @@ def remove_of(store: Store, groups: Iterable[ProgramGroup]) -> None:
     """Remove the partial runs of groups whose trials all have results."""
     if not store.unfinished.exists():
         return
-    rows = Counter(row.group for row in store.rows().values())
+    counts = Counter(row.group for row in store.rows().values())
     for group in groups:
-        if rows[group.name] >= group.size:
+        if counts[group.name] >= group.size:
             shutil.rmtree(store.unfinished / group.name, ignore_errors=True)
     with contextlib.suppress(OSError):
         store.unfinished.rmdir()

@@ -237,11 +237,11 @@ def remaining_work(
     study, search, store = plan.study, plan.search, store_of(plan.study, execution)
     todo = missing(plan, store, only, retry_failed)
     if study.halving is None or not todo:
-        parts = [(len(group.trials), group.steps) for group in todo]
+        work = [(len(group.trials), group.steps) for group in todo]
         if search is not None:
             later = max(0, search.rounds - max(1, len(read_rounds(search, store))))
-            parts.append((later * search.samples * len(study.seeds), study.baseline.training.steps))
-        return sum(n for n, _ in parts), sum(n * length for n, length in parts)
+            work.append((later * search.samples * len(study.seeds), study.baseline.training.steps))
+        return sum(n for n, _ in work), sum(n * length for n, length in work)
     runs = steps = 0
     left = {name: len(arms) for name, arms in programs(plan).items()}
     lengths = {name: arms[0].run.training.steps for name, arms in programs(plan).items()}

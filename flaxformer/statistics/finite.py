@@ -1,4 +1,4 @@
-"""Rule of numbers that are not finite, wherever scores are read: NaN and ±∞ are no score, and their seeds are named.
+"""Rule of numbers that are not finite, wherever scores are read: NaN and ±∞ are not scores, and their seeds are named.
 
 Such a number is never replaced, averaged, ranked or chosen. The one replacement is that of `study.divergence`: a run
 that diverged in training counts with its metric before training.

@@ -134,9 +134,9 @@ def judge_differences(many: Sequence[Sequence[float]], by: float = 0.0, exact: b
     for n, places in sizes.items():
         together = max(1, MOST_TOGETHER // max(n, 1))
         for begin in range(0, len(places), together):
-            part = places[begin : begin + together]
-            x = np.array([many[place] for place in part], float).reshape(len(part), n)
-            judgements |= zip(part, _judge_differences(x, by, exact), strict=True)
+            chunk = places[begin : begin + together]
+            x = np.array([many[place] for place in chunk], float).reshape(len(chunk), n)
+            judgements |= zip(chunk, _judge_differences(x, by, exact), strict=True)
     return [judgements[place] for place in range(len(many))]
 
 

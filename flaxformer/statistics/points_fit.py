@@ -183,9 +183,9 @@ class _Problem:
         a, b, e, alpha, beta = theta.T[..., None]
         logs = np.stack(np.broadcast_arrays(a - alpha * self.x, b - beta * self.y, e), -1)
         top = logs.max(-1, keepdims=True)
-        parts = np.exp(logs - top)
-        total = parts.sum(-1, keepdims=True)
-        shares, mu = parts / total, (top + np.log(total))[..., 0]
+        terms = np.exp(logs - top)
+        total = terms.sum(-1, keepdims=True)
+        shares, mu = terms / total, (top + np.log(total))[..., 0]
         slopes = -shares[..., :2] * np.stack([self.x, self.y], -1)
         jacobian = np.concatenate([shares, slopes], -1)
         if is_logarithmic(self.loss):
@@ -230,10 +230,10 @@ class _Problem:
     def resample(self, theta: Vector, counts: Matrix) -> Matrix:
         """Return the minima [fits, 5] where points count so often, from the minimum where each counts once."""
         together = max(1, MOST_TOGETHER // len(self.x))
-        parts = [counts[i : i + together] for i in range(0, len(counts), together)]
+        chunks = [counts[i : i + together] for i in range(0, len(counts), together)]
         minima = [
-            minimise_many(self.law, self.targets, np.tile(theta, (len(part), 1)), self.loss, self.delta, part)[0]
-            for part in parts
+            minimise_many(self.law, self.targets, np.tile(theta, (len(chunk), 1)), self.loss, self.delta, chunk)[0]
+            for chunk in chunks
         ]
         return np.concatenate([np.empty((0, len(theta))), *minima])
 

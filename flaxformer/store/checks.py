@@ -28,7 +28,7 @@ def check_file_name(group: str) -> str:
 
 @read_anew
 def check_characters(path: Path) -> None:
-    """Raise UserError if a file of JSON holds a text that a terminal would obey, or that is none."""
+    """Raise UserError if a file of JSON holds a text that a terminal would obey, or that is not valid."""
     if match := CONTROL.search(path.read_bytes()):
         shown = match[0].decode(errors="replace").encode("unicode_escape").decode()
         raise UserError(f"{path} holds the control character {shown}; expected printable text, as 'run' writes it")

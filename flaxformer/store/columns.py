@@ -89,8 +89,8 @@ def _read(store: Store, choose: ColumnChoice, types: Mapping[str, pl.DataType]) 
     """The chosen columns of all rows of all files, in the order in which they count."""
     lines = [frame for path in store.line_files() for frame in columns_of_lines(store, path, choose)]  # before a merge
     tables = [columns_of_table(store, path, choose) for path in store.table_files()]
-    parts = [part for part in (*tables, *lines) if part is not None and part.height]
-    return pl.concat([pl.DataFrame(schema=types), *parts], how="diagonal_relaxed")
+    frames = [frame for frame in (*tables, *lines) if frame is not None and frame.height]
+    return pl.concat([pl.DataFrame(schema=types), *frames], how="diagonal_relaxed")
 
 
 def columns_of_table(

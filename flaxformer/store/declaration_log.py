@@ -8,7 +8,7 @@ results), an attempt to replicate, or a verification. Every line holds the diges
 holds the digest of the entry under which it was obtained, and the head counts the lines. A line that is changed,
 inserted or removed afterwards, also the last one or all of them, is therefore detected, unless all of these are
 replaced as well. A line is on the disk before the head counts it: after a crash between the two, the log is one line
-ahead of its head, which is no fault. Faults are written into the next entry, so that they last.
+ahead of its head, which is not a fault. Faults are written into the next entry, so that they last.
 
 A folder that is deleted and run again leaves no trace: where that matters, publish the digest of the first entry, which
 `flaxformer declare` prints, before you run.

@@ -100,11 +100,11 @@ LINES: dict[str, type[Record]] = {
 
 def read_checked(path: Path) -> tuple[list[JsonObject], list[str]]:
     """Return the lines of a file that have the form of its name in `LINES`, and what is wrong with the others."""
-    rows, wrong = digests.lines(path)
+    lines, wrong = digests.lines(path)
     if path.name not in LINES:
-        return rows, wrong
+        return lines, wrong
     checked = []
-    for row in rows:
+    for row in lines:
         try:
             convert(row, LINES[path.name])
         except FormError as error:

@@ -162,7 +162,7 @@ FileVersion = tuple[int, int, int]
 
 @read_anew
 def _version_at(path: Path) -> FileVersion:
-    """Version of the file that is there now; a network file system looks it up anew when a file is opened."""
+    """Version of the file that is there now; a network file system looks it up again when a file is opened."""
     with path.open("rb") as file:
         return _version(os.fstat(file.fileno()))
 
@@ -221,5 +221,5 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, DamagedError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{path} cannot be written: {reason}; finished runs are kept: mend this, and run again"
+            f"{path} cannot be written: {reason}; finished runs are kept: correct this, and run again"
         ) from error

@@ -189,12 +189,12 @@ class Store:
     def rows_of_lines(self, path: Path) -> list[Row]:
         """The rows of a file of lines; other lines are noted as damage."""
         try:
-            rows, wrong = digests.lines(path)
+            lines, wrong = digests.lines(path)
         except FileNotFoundError:  # it was merged meanwhile
             return []
         for text in wrong:
             self.note_damage(path, text)
-        return self.checked_rows(path, rows)
+        return self.checked_rows(path, lines)
 
     def rows_of_table(self, path: Path) -> list[Row]:
         try:
@@ -297,11 +297,11 @@ class Store:
     def measured_by(self, identities: Collection[str | None]) -> list[JsonObject]:
         """Rows measured or derived by the code of one of these identities, in the order in which they were written."""
         path = self.root / MEASUREMENTS
-        rows, wrong = read_checked(path)
+        lines, wrong = read_checked(path)
         if wrong:
-            self.note_damage(path, f"{count_of(len(wrong), 'line')} of {len(rows) + len(wrong)}: {wrong[0]}")
-        rows = [row for row in rows if row["measured_by"] in identities]
-        return [row | {"values": {printable(name): value for name, value in row["values"].items()}} for row in rows]
+            self.note_damage(path, f"{count_of(len(wrong), 'line')} of {len(lines) + len(wrong)}: {wrong[0]}")
+        lines = [row for row in lines if row["measured_by"] in identities]
+        return [row | {"values": {printable(name): value for name, value in row["values"].items()}} for row in lines]
 
     def append_measurement(self, row: JsonObject) -> None:
         """Add the measurement of one seed; it is on the disk when this returns."""

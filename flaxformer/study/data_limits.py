@@ -20,10 +20,10 @@ def coverage(study: Declaration, standard_errors: Iterable[float]) -> str:
     if not study.arms or study.exact:
         return ""
     metric = study.metric
-    part = "test" if is_test_metric(metric) else "evaluation"
+    split = "test" if is_test_metric(metric) else "evaluation"
     examples = {declared.examples for declared in study.evaluation_data.values()}
-    number = f" {examples.pop():,}" if len(examples) == 1 and part == "evaluation" else ""
-    text = f"Intervals cover the seeds; the{number} {part} examples are the same for all of them."
+    number = f" {examples.pop():,}" if len(examples) == 1 and split == "evaluation" else ""
+    text = f"Intervals cover the seeds; the{number} {split} examples are the same for all of them."
     errors = list(filter(math.isfinite, standard_errors))
     if not errors:
         return text

@@ -164,20 +164,20 @@ class Study:
     def _declared_arms(self) -> list[Arm]:
         """The arms before `compare` adjusts them."""
         arms: list[Arm] = []
-        parts: dict[tuple[object, ...], Config] = {}
+        shared: dict[tuple[object, ...], Config] = {}
         for labels in COMBINATIONS[self.combine](self.axes, self.baseline):
             changes: dict[str, object] = {}
             for axis in self.axes:
                 changes |= axis.changes(labels[axis.name]) if labels[axis.name] in axis.levels else {}
-            arms.append(Arm(labels, self._apply_changes(self._evaluation_changes(changes) | changes, parts)))
+            arms.append(Arm(labels, self._apply_changes(self._evaluation_changes(changes) | changes, shared)))
         return distinct(arms)
 
-    def _apply_changes(self, changes: Mapping[str, object], parts: dict[tuple[object, ...], Config]) -> Run:
-        """Return the baseline with changes. Arms share a part, such as the model, in which they have the same values.
+    def _apply_changes(self, changes: Mapping[str, object], shared: dict[tuple[object, ...], Config]) -> Run:
+        """Return the baseline with changes. Arms share a config, such as the model's, in which they have equal values.
 
         Args:
           changes: value at each path.
-          parts: parts of earlier calls, by their changes.
+          shared: changed configs of earlier calls, by their changes.
         """
         nested: dict[str, dict[str, object]] = {}
         for path, value in changes.items():
@@ -187,9 +187,9 @@ class Study:
             nested.setdefault(name, {})[inner_path] = value
         keys = {name: (name, *((path, id(value)) for path, value in inner.items())) for name, inner in nested.items()}
         for name, key in keys.items():
-            if key not in parts:
-                parts[key] = replace_at(getattr(self.baseline, name), nested[name], f"{name}.")
-        return self.baseline.replace(**{name: parts[key] for name, key in keys.items()})
+            if key not in shared:
+                shared[key] = replace_at(getattr(self.baseline, name), nested[name], f"{name}.")
+        return self.baseline.replace(**{name: shared[key] for name, key in keys.items()})
 
     def _evaluation_changes(self, changes: Mapping[str, object]) -> dict[str, object]:
         """Return the change that keeps the evaluation set of the baseline in an arm with another batch size."""
@@ -235,14 +235,14 @@ class Study:
     def _contrasts(self, is_planned: bool) -> list[Contrast]:
         """The contrasts; until the study is planned, those of slopes have sizes 1, 10, 100, …, which count nothing."""
         known = {arm.name for arm in self._declared_arms} if self.claims else set()
-        rows = []
+        contrasts = []
         for claim in self.claims:
             complete = functools.partial(self._complete, who=f"claim '{claim.text}'")
             if isinstance(claim, ScalingClaim):
-                rows.append(self._slope(claim, complete, is_planned))
+                contrasts.append(self._slope(claim, complete, is_planned))
             else:
-                rows.append(claim.contrast(complete))
-            arms = [labels for _, labels in rows[-1].terms]
+                contrasts.append(claim.contrast(complete))
+            arms = [labels for _, labels in contrasts[-1].terms]
             for labels in arms:
                 if arm_name(labels) not in known and QUANTITY not in labels:
                     raise UserError(f"claim '{claim.text}' is about {labels}, which this study does not run")
@@ -250,7 +250,7 @@ class Study:
                     raise UserError(f"claim '{claim.text}' is about {labels}, and the study has no derive to give it")
                 if arms.count(labels) > 1:
                     raise UserError(f"claim '{claim.text}' compares {labels} with itself; expected different arms")
-        return rows
+        return contrasts
 
     def _slope(self, claim: ScalingClaim, complete: Callable[[Labels], Labels], is_planned: bool) -> Contrast:
         if self.scaling is None:

@@ -15,12 +15,12 @@ def parse_labels(text: str) -> dict[str, str]:
     """Return the level of each axis that a text such as "norm=pre,width=64" names.
 
     Raises:
-      UserError: a part is not AXIS=LEVEL.
+      UserError: a word is not AXIS=LEVEL.
     """
-    parts = [part for part in text.split(",") if part]
-    if wrong := [part for part in parts if "=" not in part]:
+    words = [word for word in text.split(",") if word]
+    if wrong := [word for word in words if "=" not in word]:
         raise UserError(f"arm is '{text}', where '{wrong[0]}' has no =; expected AXIS=LEVEL, such as norm=pre,width=64")
-    return {axis.strip(): level.strip() for axis, _, level in (part.partition("=") for part in parts)}
+    return {axis.strip(): level.strip() for axis, _, level in (word.partition("=") for word in words)}
 
 
 def trial_name(study: Declaration, labels: Mapping[str, str], seed: int | None) -> str:

@@ -201,12 +201,12 @@ def _comparison(study: Study) -> DeclaredComparison | None:
 
 def _recipes(study: Study) -> dict[str, Recipe]:
     """Return the recipe of each arm by its name."""
-    parts = {arm.name: (arm.run.task, arm.run.evaluations) for arm in study.arms()}
-    data = {part: data_of(*part) for part in set(parts.values())}
+    evaluated = {arm.name: (arm.run.task, arm.run.evaluations) for arm in study.arms()}
+    data = {pair: data_of(*pair) for pair in set(evaluated.values())}
     code, halving = code_by_arm(study.arms(), study.measure, study.file), _competition(study)
     first = {trial.arm.name: trial for trial in study.trials()}
     known: Known = {}
-    return {name: recipe(trial, data[parts[name]], code[name], halving, known) for name, trial in first.items()}
+    return {name: recipe(trial, data[evaluated[name]], code[name], halving, known) for name, trial in first.items()}
 
 
 def _axis(study: Study, axis: Axis) -> DeclaredAxis:

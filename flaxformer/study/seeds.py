@@ -24,14 +24,16 @@ def parse_seeds(text: str) -> tuple[int, ...]:
       UserError: the text is malformed, names a seed twice, or names none.
     """
     ranges = text if {",", ":"} & {*text} else f"0:{text}"
-    parts = [re.fullmatch(r"\s*([0-9]{1,10})\s*(?::\s*([0-9]{1,10})\s*)?", part) for part in ranges.split(",")]
-    if not all(parts):
+    matches = [
+        re.fullmatch(r"\s*([0-9]{1,10})\s*(?::\s*([0-9]{1,10})\s*)?", range_text) for range_text in ranges.split(",")
+    ]
+    if not all(matches):
         raise UserError(
             f"seeds is {shown(text)}; expected a number N for 0 to N − 1, A:B for A to B − 1, or a list such as "
             "3,5,10:12"
         )
     seeds: list[int] = []
-    for match in filter(None, parts):
+    for match in filter(None, matches):
         first = int(match[1])
         last = first + 1 if match[2] is None else int(match[2])
         if last > LAST + 1 or last - first > MOST:

@@ -25,8 +25,8 @@ def calling(name: str, where: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise UserError(
-            f"{name} failed {where}: {printable(describe(error))}; finished results are kept: mend the function, and "
-            "run again"
+            f"{name} failed {where}: {printable(describe(error))}; finished results are kept: correct the function, "
+            "and run again"
         ) from error
 
 
@@ -34,7 +34,7 @@ def numbers(name: str, values: object, where: str) -> dict[str, float]:
     """Return the numbers that a user's function gave, by name.
 
     Raises:
-      UserError: it is not a mapping of texts to numbers; the message says which entry is none.
+      UserError: it is not a mapping of texts to numbers; the message says which entry is not a number.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{name} returns {_shorten(values)} {where}; expected a dict of numbers by name")
