@@ -47,7 +47,7 @@ class Comparison:
     settings: list[str]
     """Differences of the studies themselves, as `name: A -> B`."""
     recipes: dict[str, list[str]]
-    """Differences of recipes, as `path: A -> B`, by the arm that they are of; "" for those of all shared arms."""
+    """Differences of recipes, as `path: A -> B`, by arm; "" for the differences that all shared arms have."""
     arms: list[ArmPair]
     claims: list[ClaimPair]
 

@@ -28,9 +28,8 @@ def former_arms(store: Store, log: DeclarationLog, withdrawn: WithdrawnClaim) ->
     for arm, labels in names.items():
         arm_rows = [rows.get(f"{arm},seed={seed}") for seed in entry.seeds]
         scores = [_score(row, entry.metric) for row in arm_rows]
-        summaries.append(
-            ArmSummary(labels, scores, arm_rows, sum(row is not None and is_diverged(row) for row in arm_rows))
-        )
+        diverged = sum(row is not None and is_diverged(row) for row in arm_rows)
+        summaries.append(ArmSummary(labels, scores, arm_rows, diverged))
     measured = {row["seed"]: row["values"] for row in store.measured_by([entry.measured_by])}
     for labels in terms:
         if QUANTITY in labels:

@@ -1,7 +1,7 @@
 """Fit of the joint law in parameters and tokens to one arm: what is identified, and what is not, with the reason.
 
-The seeds are the sample. By least squares of raw losses, intervals are those of `scaling_tests`; by a loss of log
-residuals, which Huber's is by default, those of resampled seeds (`seed_bootstrap`).
+The seeds are the sample. By least squares of raw losses, intervals invert the tests of `scaling_tests`; by a
+loss of log residuals, which Huber's is by default, they come from resampled seeds (`seed_bootstrap`).
 """
 
 import dataclasses

@@ -74,16 +74,12 @@ def judge_claims(
       withdrawn: the withdrawn claims, each with the arms and quantities that it is about.
     """
     claims = [*study.claims, *(former.claim for former, _ in withdrawn)]
-    current = list(arms.values())
-    measured = [*[current for _ in study.claims], *(list(compared) for _, compared in withdrawn)]
-    by_labels = [
-        *[arms for _ in study.claims],
-        *({key_of(arm.labels): arm for arm in compared} for _, compared in withdrawn),
-    ]
+    n = len(study.claims)
+    measured = [*[list(arms.values())] * n, *(list(compared) for _, compared in withdrawn)]
+    by_labels = [*[arms] * n, *({key_of(arm.labels): arm for arm in compared} for _, compared in withdrawn)]
     exact = study.exact
     differences_of = [
-        paired_differences(claim.terms, summaries, claim.constant)
-        for claim, summaries in zip(claims, by_labels, strict=True)
+        paired_differences(claim.terms, arms, claim.constant) for claim, arms in zip(claims, by_labels, strict=True)
     ]
     judgements = [judge_claim(*pair, exact) for pair in zip(claims, differences_of, strict=True)]
     is_confirmatory = [declaration.is_confirmatory for declaration in declarations] + [True] * len(withdrawn)

@@ -162,21 +162,17 @@ def _effects(study: Declaration, fits: Sequence[ScalingFit]) -> list[PredictedEf
 
 
 def _effect(fit: ScalingFit, reference: ScalingFit) -> PredictedEffect:
-    sizes = [point.size for law_fit in (fit, reference) for point in law_fit.points]
+    sizes = [point.size for line in (fit, reference) for point in line.points]
     largest = FARTHEST * max(sizes)
     searched = (min(sizes) / FARTHEST, largest)
     seeds = [seed for seed in fit.seeds if seed in reference.seeds]
     missing = PredictedEffect(fit.labels, reference.labels, largest, None, len(seeds), (), searched)
     if fit.theta is None or reference.theta is None or len(seeds) < FEWEST_SEEDS:
         return missing
-    unit = math.exp(
-        float(np.mean(np.log([point.size for law_fit in (fit, reference) for point in law_fit.fitted_points])))
-    )
-    x = [np.log([point.size / unit for point in law_fit.fitted_points]) for law_fit in (fit, reference)]
-    scores = [_rows(law_fit, seeds) for law_fit in (fit, reference)]
-    theta = np.concatenate(
-        [scaling_law.fit(place, per_seed.mean(0)) for place, per_seed in zip(x, scores, strict=True)]
-    )
+    unit = math.exp(float(np.mean(np.log([point.size for line in (fit, reference) for point in line.fitted_points]))))
+    x = [np.log([point.size / unit for point in line.fitted_points]) for line in (fit, reference)]
+    scores = [_rows(line, seeds) for line in (fit, reference)]
+    theta = np.concatenate([scaling_law.fit(place, y.mean(0)) for place, y in zip(x, scores, strict=True)])
     stacked = np.hstack(scores)
 
     def difference(size: float) -> Functional:

@@ -256,9 +256,9 @@ def compare_arms(study: Declaration, arm: ArmSummary, baseline: ArmSummary) -> S
 
 
 def speed_ups(study: Declaration, arms: Sequence[ArmSummary]) -> Iterator[SpeedUps]:
-    """Yield the speed-ups of every arm over the baseline's, then those of other pairs of arms that claims compare.
+    """Yield the speed-ups of every arm over the baseline's, then the speed-ups of other pairs that claims compare.
 
-    A study of more than `MOST_COMPARED` arms has those of its claims alone.
+    A study of more than `MOST_COMPARED` arms has the speed-ups of its claims alone.
     """
     reference = reference_arm(study.axes, arms)
     if reference is None or reference.cost is None:

@@ -27,7 +27,7 @@ def copied_study(store: Store, arguments: Replicate | Verify, seeds: Sequence[in
 
     Args:
       store: the study's folder.
-      arguments: the file, None for the copy; overrides of the baseline, without any those of the last command.
+      arguments: the file, None for the copy; overrides of the baseline, by default the overrides of the last command.
       seeds: the seeds.
 
     Raises:

@@ -56,13 +56,13 @@ def parse(words: Sequence[str]) -> object:
       UserError: no such command.
       SystemExit: code 0 after --help; code 2 for arguments that cannot be read, which are explained.
     """
-    name, *arguments = words
+    name, *options = words
     if name not in COMMANDS:
         raise UserError(f"there is no command '{name}'{did_you_mean(name, list(COMMANDS))}")
     command = COMMANDS[name]
     text = inspect.getdoc(command)
     return tyro.cli(
-        command, prog=f"flaxformer {name}", args=with_set(command, arguments), description=text, config=SETTINGS
+        command, prog=f"flaxformer {name}", args=with_set(command, options), description=text, config=SETTINGS
     )
 
 

@@ -116,9 +116,8 @@ def _flops(planned: list[Planned]) -> Iterator[str]:
     total = sum(flops * len(program.group.trials) for flops, program in zip(each, planned, strict=True))
     text = f"{low if low == high else f'{low} to {high}'} per run in matrix products, "
     text += f"{with_prefix(total, 'FLOP')} together"
-    ratios = [
-        program.cost.compiled_flops / program.cost.flops_per_step for program in planned if program.cost.flops_per_step
-    ]
+    costs = [program.cost for program in planned]
+    ratios = [cost.compiled_flops / cost.flops_per_step for cost in costs if cost.flops_per_step]
     if ratios and min(ratios) > 0:
         low, high = (f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
         text += f"; XLA counts {low if low == high else f'{low} to {high}'} times as many, with elementwise operations"

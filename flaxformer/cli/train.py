@@ -74,7 +74,7 @@ class Price:
     """Work of a run, and the devices that do it."""
 
     flops: int
-    """FLOPs of the matrix products of one step, 3 × those of the forward pass."""
+    """FLOPs of the matrix products of one step, 3 × the FLOPs of the forward pass."""
     device: str
     devices: Devices
     peak: float | None

@@ -14,12 +14,7 @@ from flaxformer.training.memory import machine_bytes, size
 
 
 def check_decoding(
-    params: Transformer,
-    model: ModelConfig,
-    length: int,
-    steps: int,
-    beams: int = 1,
-    encoder_inputs: PrefixInputs | None = None,
+    params: Transformer, model: ModelConfig, length: int, steps: int, beams: int = 1, inputs: PrefixInputs | None = None
 ) -> None:
     """Refuse a prompt, a number of new tokens or of beams whose keys, values or attention do not fit into memory.
 
@@ -28,12 +23,12 @@ def check_decoding(
       length: number of tokens of the prompt.
       steps: number of new tokens.
       beams: number of hypotheses, each with a cache of its own.
-      encoder_inputs: source and source_valid of one row, for an encoder-decoder.
+      inputs: source and source_valid of one row, for an encoder-decoder.
 
     Raises:
       UserError: they need more memory than there is.
     """
-    inputs, capacity = encoder_inputs or {}, cache_capacity(model, length + steps)
+    inputs, capacity = inputs or {}, cache_capacity(model, length + steps)
     cache = jax.eval_shape(lambda params: new_cache(params, model, (1,), capacity, **inputs), params)
     needs = {"keys and values": beams * _bytes(cache), "the prompt's attention": 0}
     heads = max((getattr(block.attention, "heads", 1) for block in model.block_configs), default=1)
@@ -52,9 +47,9 @@ def _bytes(tree: object) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _bytes_of_prompt(params: Transformer, model: ModelConfig, length: int, encoder_inputs: PrefixInputs) -> int:
+def _bytes_of_prompt(params: Transformer, model: ModelConfig, length: int, inputs: PrefixInputs) -> int:
     """Return the temporary memory of the compiled function that reads a prompt."""
     prompt, valid = np.zeros((1, length), np.int32), np.ones((1, length), bool)
-    function = jax.jit(lambda params, prompt, valid: read_prompt(params, model, prompt, valid, encoder_inputs, length))
+    function = jax.jit(lambda params, prompt, valid: read_prompt(params, model, prompt, valid, inputs, length))
     memory = function.lower(params, prompt, valid).compile().memory_analysis()
     return 0 if memory is None else memory.temp_size_in_bytes

@@ -23,7 +23,7 @@ def peak(kind: str, precision: str) -> float | None:
 
 
 def model_flops(run: Run) -> int:
-    """FLOPs of one training step: 3 × those of the products of the forward pass, as the backward pass has two for each.
+    """FLOPs of one training step: 3 × the FLOPs of the forward pass, as the backward pass has two products for each.
 
     Counted in the traced program, for every architecture. A decoder-only model of L layers has 6 N + 12 L d T per token
     for N weights in products; attention counts over all T, masked or not.

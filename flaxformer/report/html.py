@@ -96,20 +96,20 @@ def details(summary: str, body: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
-def table(content: Table, links: Sequence[str | None] = ()) -> str:
+def table(shown: Table, links: Sequence[str | None] = ()) -> str:
     """A table that scrolls by itself where it is too wide; on a phone, a block per row.
 
     Args:
-      content: the table.
+      shown: the table.
       links: address for each row's first cell.
     """
-    targets = links or [None] * len(content.rows)
+    targets = links or [None] * len(shown.rows)
     head = "".join(
-        f"<th{'' if content.is_text(i) else _NUMBER}>{escape(text)}</th>" for i, text in enumerate(content.header)
+        f"<th{'' if shown.is_text(i) else _NUMBER}>{escape(text)}</th>" for i, text in enumerate(shown.header)
     )
-    rows = "".join(_row(content, row, link) for row, link in zip(content.rows, targets, strict=True))
+    rows = "".join(_row(shown, row, link) for row, link in zip(shown.rows, targets, strict=True))
     body = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    return f'<div class="scroll"><table>{body}</table></div>{paragraph(content.remark, "soft")}'
+    return f'<div class="scroll"><table>{body}</table></div>{paragraph(shown.remark, "soft")}'
 
 
 _NUMBER = ' class="number"'

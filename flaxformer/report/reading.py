@@ -98,7 +98,7 @@ class StudyResults:
 def join(a: str | Path, b: str | Path) -> pl.DataFrame:
     """Return the rows of two studies side by side, paired by seed and by the axes that both have.
 
-    Columns of `b` end in "_b", and those of an axis that one study has alone keep its arms apart, so that arms with
+    Columns of `b` end in "_b", and columns of an axis that one study has alone keep its arms apart, so that arms with
     other axes are paired by the seed. `difference` is the metric of b − a, where both studies have the same metric.
 
     Raises:
@@ -112,9 +112,8 @@ def join(a: str | Path, b: str | Path) -> pl.DataFrame:
         raise UserError(
             f"{a} and {b} have no run with equal {join_words(keys)}; expected studies with a seed in common"
         )
-    renamed = {
-        name: f"{name}_b" for name in results_b.table.columns if name not in (*results_a.table.columns, *axes[1])
-    }
+    kept = {*results_a.table.columns, *axes[1]}
+    renamed = {name: f"{name}_b" for name in results_b.table.columns if name not in kept}
     metrics = [results.analysis.study.metric for results in (results_a, results_b)]
     if metrics[0] != metrics[1]:
         return rows.rename(renamed)

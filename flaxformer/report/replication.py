@@ -32,26 +32,24 @@ def table(claims: Sequence[ReplicatedClaim]) -> Table:
 def answer(claims: Sequence[ReplicatedClaim]) -> str:
     """The number of verdicts that are the same at fresh seeds, and the claims whose verdicts differ."""
     same = sum(claim.has_same_verdict for claim in claims)
-    clauses = [f"{same} of {count_of(len(claims), 'verdict')} {'replicates' if len(claims) == 1 else 'replicate'}"]
+    texts = [f"{same} of {count_of(len(claims), 'verdict')} {'replicates' if len(claims) == 1 else 'replicate'}"]
     undecided = sum(claim.has_same_verdict and claim.first.judgement.verdict == "inconclusive" for claim in claims)
-    clauses += [f"{undecided} of them inconclusive both times"] if undecided else []
+    texts += [f"{undecided} of them inconclusive both times"] if undecided else []
     for claim in claims:
         if not claim.has_same_verdict:
             before, after = claim.first.judgement.verdict, claim.fresh.judgement.verdict
-            clauses.append(f"{claim.first.text.rstrip('. ')}: {before}, then {after}")
+            texts.append(f"{claim.first.text.rstrip('. ')}: {before}, then {after}")
     outside = sum(not claim.is_predicted for claim in claims)
-    clauses.append(
-        f"{outside or 'no'} fresh {'effect is' if outside < 2 else 'effects are'} outside the predicted range"
-    )
-    return f"{'; '.join(clauses)}."
+    texts.append(f"{outside or 'no'} fresh {'effect is' if outside < 2 else 'effects are'} outside the predicted range")
+    return f"{'; '.join(texts)}."
 
 
 def write(folder: Path, question: str, claims: Sequence[ReplicatedClaim]) -> Path:
     """Write replication.md and replication.html into a folder, and return the path of the page."""
-    content = table(claims)
-    text = f"# {passive(question)}\n\n{passive(answer(claims))}\n\n{markdown.table(content)}\n{NOTE}\n"
+    shown = table(claims)
+    text = f"# {passive(question)}\n\n{passive(answer(claims))}\n\n{markdown.table(shown)}\n{NOTE}\n"
     fragments = [f"<h1>{html.escape(question)}</h1>", f'<p class="answer">{html.escape(answer(claims))}</p>']
-    fragments += [html.table(content), f'<p class="soft">{html.escape(NOTE)}</p>']
+    fragments += [html.table(shown), f'<p class="soft">{html.escape(NOTE)}</p>']
     write_printable(folder / f"{NAME}.md", text)
     write_printable(folder / f"{NAME}.html", html.page("Replication", fragments))
     return folder / f"{NAME}.html"

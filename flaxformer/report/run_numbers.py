@@ -28,7 +28,6 @@ def numbers_by_arm(
             numbers = {name: value for name, value in zip(metrics, values, strict=True) if value is not None}
             numbers |= {name: v for name, v in after.get(results.trials[place], {}).items() if pattern.fullmatch(name)}
             runs.append(numbers)
-        if complete := [
-            numbers for numbers in runs if numbers and len(finite_values(numbers.values())) == len(numbers)
-        ]:
+        complete = [numbers for numbers in runs if numbers and len(finite_values(numbers.values())) == len(numbers)]
+        if complete:
             yield arm, complete

@@ -21,10 +21,9 @@ def interval(estimate: LawEstimate | None, sign: str = "") -> str:
     """An estimate with its interval, such as "0.402 [0.391, 0.413]"; an end without a bound is infinite."""
     if estimate is None or math.isnan(estimate.value):
         return "–"
-    widths = [abs(end - estimate.value) for end in (estimate.low, estimate.high) if math.isfinite(end)]
-    value, low, high = numbers.numbers(
-        (estimate.value, estimate.low, estimate.high), max(widths, default=math.nan), sign
-    )
+    ends = estimate.low, estimate.high
+    widths = [abs(end - estimate.value) for end in ends if math.isfinite(end)]
+    value, low, high = numbers.numbers((estimate.value, *ends), max(widths, default=math.nan), sign)
     return value if math.isnan(estimate.low) else f"{value} [{low}, {high}]"
 
 

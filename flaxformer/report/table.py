@@ -59,7 +59,7 @@ class Table:
 class TableColumn(Generic[Item]):
     """Column of a table: its name, and the text of each item.
 
-    Columns of text stand before those of numbers. A column with `when` false is left out everywhere.
+    Columns of text stand before columns of numbers. A column with `when` false is left out everywhere.
     """
 
     name: str

@@ -76,7 +76,7 @@ class Execution:
         return min(size, self.group_size or -(-size // sharing))
 
     def use_devices(self) -> list[jax.Device]:
-        """The devices to train on: those of this process, or with several processes, all devices of all of them.
+        """The devices to train on: the devices of this process, or with several processes, all devices of all of them.
 
         Raises:
           UserError: `devices` is more than there are.

@@ -1,4 +1,4 @@
-"""Kept weights: those of each trial at its last step, at its best evaluation, or at every evaluation, on request.
+"""Kept weights of each trial: at its last step, at its best evaluation, or at every evaluation, on request.
 
 DIR/weights/NAME holds the weights of one trial: config.json with its run, and a checkpoint for each kept step, written
 and verified as those of a training job. The weights are those that evaluations use, such as their running mean.
@@ -54,10 +54,8 @@ class Keep:
     @classmethod
     def of(cls, study: Study, execution: Execution, code_copy: str | None) -> Self | None:
         """The rule of an execution, or else of the study; None to keep no weights."""
-        which = execution.keep or study.keep
-        return which and cls(
-            which, on_validation(study.metric), goal_of(study.metric, study.goal) == "lower", code_copy
-        )
+        which, goal = execution.keep or study.keep, goal_of(study.metric, study.goal)
+        return which and cls(which, on_validation(study.metric), goal == "lower", code_copy)
 
     def scores(self, metrics: Mapping[str, Array]) -> list[float]:
         """The metric of every stacked run, such that lower is better."""

@@ -195,17 +195,14 @@ def _record_stopped(
     declaration: str,
 ) -> None:
     """Write the results of stopped arms as rows of the study; a failed run stays one."""
-    stopped_rows = [rows[Trial(arm, seed).name] for arm in stopped for seed in study.seeds]
-    stopped_rows = [
-        dataclasses.replace(row, fingerprint=fingerprints[row.trial], declaration=declaration) for row in stopped_rows
+    ended = [rows[Trial(arm, seed).name] for arm in stopped for seed in study.seeds]
+    ended = [dataclasses.replace(row, fingerprint=fingerprints[row.trial], declaration=declaration) for row in ended]
+    ended = [
+        row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=until) for row in ended
     ]
-    stopped_rows = [
-        row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=until)
-        for row in stopped_rows
-    ]
-    if stopped_rows:
+    if ended:
         with store.locked(LOCK_PATIENCE):
-            records.write_table(store.groups / f"stopped-{until}.parquet", stopped_rows)
+            records.write_table(store.groups / f"stopped-{until}.parquet", ended)
 
 
 def describe_stages(plan: StudyPlan, execution: Execution) -> Iterator[str]:

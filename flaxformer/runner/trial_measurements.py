@@ -94,11 +94,7 @@ def measure_trials(
         held.enter_context(read_records.recording(read_by, file))
         if launch.key not in {earlier.key for earlier in launches}:
             trial_measurements.append(store, launch)
-        done = {
-            (measurement.trial, measurement.fingerprint, measurement.weights)
-            for measurement in measurements
-            if measurement.key == launch.key
-        }
+        done = {(entry.trial, entry.fingerprint, entry.weights) for entry in measurements if entry.key == launch.key}
         taken = _taken_columns(store, study, rows, name)
         for trial in trials:
             at = steps[trial.trial]

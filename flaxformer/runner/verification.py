@@ -31,7 +31,7 @@ NUMBERS = (
     *("seed", "diverged_at", "parameters", "active_parameters", "parameters_without_embeddings"),
     *("flops_per_step", "flops", "training_tokens"),
 )
-"""Fixed columns of a row that its recipe determines; those of time, memory and device are not among them."""
+"""Fixed columns of a row that its recipe determines; columns of time, memory and device are not among them."""
 MOST_NAMED = 4
 """Largest number of differing columns that are named."""
 
@@ -232,12 +232,12 @@ def derived_differences(store: Store, plan: StudyPlan, rows: Mapping[str, Row]) 
     study, measured_by = plan.study, plan.declaration.measured_by
     stored = {row["seed"]: row["values"] for row in store.measured_by([measured_by])}
     again = {row["seed"]: row["values"] for row in derive_numbers(study, rows)} if study.derive is not None else {}
-    differences = {}
+    by_seed = {}
     for seed in stored.keys() & again.keys() if study.derive is not None else ():
         names = [name for name in again[seed] if _bits(again[seed][name]) != _bits(stored[seed].get(name))]
         if names:
             name = names[0]
-            differences[f"derived numbers at seed {seed}"] = (
+            by_seed[f"derived numbers at seed {seed}"] = (
                 f"{name} {stored[seed].get(name)!r}, again {again[seed][name]!r}"
             )
-    return differences
+    return by_seed

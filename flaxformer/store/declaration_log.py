@@ -196,7 +196,7 @@ def record_interim_analysis(store: Store, finished: int, declared: int, reader: 
 
 
 def existing_results(store: Store, declaration: Declaration | None) -> SeedsByArm:
-    """Return the seeds that have a result, by arm; those of measurements under `ANY_ARM`.
+    """Return the seeds that have a result, by arm; seeds of measurements are under `ANY_ARM`.
 
     A result at a rung of a halving is one of its arm, and one that was set aside has existed.
     """

@@ -22,7 +22,7 @@ class Disagreement(Record, frozen=True, kw_only=True):
 
 
 class LaunchLine(Record, frozen=True, kw_only=True):
-    """The fields of a launch that are read; a line has those of `store.provenance`."""
+    """The fields of a launch that are read; a line has the fields of `store.provenance`."""
 
     launched: str
     file: str | None = None

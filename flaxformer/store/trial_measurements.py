@@ -1,7 +1,7 @@
 """Measurements of kept weights: numbers per trial that a user's function gave after training, without training again.
 
 DIR/trial_measurements.jsonl holds a line per launch of a function, with the digest of its code, and a line per trial.
-The current code and step of a function are those of its last launch. Lines of other code, of another step, of another
+The current code and step of a function come from its last launch. Lines of other code, of another step, of another
 trial identity or of other weights stay in the file, and are not read as results.
 """
 
@@ -37,14 +37,14 @@ def read(store: Store) -> tuple[list[MeasuringLaunch], list[TrialMeasurement]]:
 
 
 def current(store: Store, study: Declaration) -> dict[str, dict[str, TrialMeasurement]]:
-    """Return the measurements by function and trial: those of each function's last launch, for the declared trials."""
+    """Return the measurements by function and trial: of each function's last launch, for the declared trials."""
     launches, measurements = read(store)
     fingerprints = study.fingerprints
     return {
         launch.function: {
-            measurement.trial: measurement
-            for measurement in measurements
-            if measurement.key == launch.key and fingerprints.get(measurement.trial) == measurement.fingerprint
+            entry.trial: entry
+            for entry in measurements
+            if entry.key == launch.key and fingerprints.get(entry.trial) == entry.fingerprint
         }
         for launch in launches
     }

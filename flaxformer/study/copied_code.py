@@ -78,10 +78,8 @@ def load_run(folder: Path, trust_code: bool = False) -> Run:
         return read_config(folder)
     except UserError as error:
         root = folder.parent.parent if folder.parent.name == WEIGHTS else folder
-        code_copy = source_of(folder, root) if names_user_classes(folder) else None
-        if code_copy is None or not code_copy.is_file():
+        file = source_of(folder, root) if names_user_classes(folder) else None
+        if file is None or not file.is_file():
             raise
-        execute_copy(
-            root, code_copy, str(error), trust_code, lambda copy: load_module(copy, "defines the run's classes")
-        )
+        execute_copy(root, file, str(error), trust_code, lambda copy: load_module(copy, "defines the run's classes"))
         return read_config(folder)

@@ -19,7 +19,7 @@ from flaxformer.training.run import Run
 def evaluation_data(study: Study) -> dict[str, DeclaredData]:
     """Return a digest of the evaluation examples of each arm, by its name, and how many also occur in training.
 
-    They are the data of the study's metric: those of the task, or of a named evaluation. An arm whose task raises an
+    They are the data of the study's metric: of the task, or of a named evaluation. An arm whose task raises an
     exception is left out: its runs will fail, and the report has their tracebacks.
     """
     arms = study.arms()

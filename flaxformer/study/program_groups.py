@@ -1,5 +1,6 @@
 """Groups of trials that share a compiled program."""
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -45,9 +46,7 @@ def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path |
     """
     arms = {id(trial.arm): trial.arm for trial in trials}
     structures = {key: _structure(arm.run) for key, arm in arms.items()}  # a seed is a leaf
-    members: dict[tuple[jax.tree_util.PyTreeDef, bool], list[Trial]] = {
-        structure: [] for structure in structures.values()
-    }
+    members: dict[tuple[jax.tree_util.PyTreeDef, bool], list[Trial]] = collections.defaultdict(list)
     for trial in trials:
         members[structures[id(trial.arm)]].append(trial)
     levels = _levels(arms.values())

@@ -51,7 +51,7 @@ class ScalingClaim:
       answers: see `Claim`.
 
     Raises:
-      UserError: the arguments are not those of one form.
+      UserError: the arguments do not match one form.
     """
 
     text: str

@@ -24,9 +24,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
       UserError: the text is malformed, names a seed twice, or names none.
     """
     ranges = text if {",", ":"} & {*text} else f"0:{text}"
-    matches = [
-        re.fullmatch(r"\s*([0-9]{1,10})\s*(?::\s*([0-9]{1,10})\s*)?", range_text) for range_text in ranges.split(",")
-    ]
+    matches = [re.fullmatch(r"\s*([0-9]{1,10})\s*(?::\s*([0-9]{1,10})\s*)?", word) for word in ranges.split(",")]
     if not all(matches):
         raise UserError(
             f"seeds is {shown(text)}; expected a number N for 0 to N − 1, A:B for A to B − 1, or a list such as "
