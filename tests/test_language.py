@@ -31,7 +31,7 @@ COINED |= {"dealt", "gone", "settled", "hands", "unfolded", "grown", "admit"}
 """Words of CONTRIBUTING.md's tables that no test is named by."""
 MOST_ANY, MOST_IGNORES = 106, 6
 """Numbers of `Any` and of `type: ignore` in the package; only to be lowered."""
-MOST_VAGUE = {"own": 213, "found": 223, "one": 179, "given": 16, "others": 17, "rest": 13}
+MOST_VAGUE = {"own": 0, "found": 0, "one": 0, "given": 0, "others": 0, "rest": 0}
 """Numbers of variables and arguments with names that say nothing; only to be lowered."""
 ARRAYS = {"Float", "Int", "Bool", "Shaped", "UInt", "Num", "Inexact", "Key"}
 MIRRORED = {"Model", "Encoder", "Decoder", "EncoderDecoder", "MultiHeadAttention", "KIND"}

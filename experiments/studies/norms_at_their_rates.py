@@ -22,12 +22,12 @@ from flaxformer import (
     StandardLibrary,
     Study,
     Training,
-    tuned,
+    tuned_value,
 )
 
 SEEDS = range(10, 18)
 RATE = "optimizer.learning_rate"
-BEST = {norm: tuned("runs/rates_of_norms", RATE, seeds=SEEDS, where={"norm": norm}) for norm in ("pre", "post")}
+BEST = {norm: tuned_value("runs/rates_of_norms", RATE, seeds=SEEDS, where={"norm": norm}) for norm in ("pre", "post")}
 
 study = Study(
     name="norms_at_their_rates",

@@ -74,7 +74,7 @@ class Analysis:
     def missing(self) -> int:
         """Number of declared trials without a finished run; a run that was stopped early is not missing."""
         has_row = [status not in (None, "failed") for status in self.results.statuses]
-        return has_row.count(False) + len(self.results.unscored(self.study.metric))
+        return has_row.count(False) + len(self.results.places_without_score(self.study.metric))
 
     @functools.cached_property
     def rows(self) -> Rows:
@@ -82,12 +82,12 @@ class Analysis:
         return self.results.rows
 
     @functools.cached_property
-    def stopped(self) -> Rows:
+    def stopped_runs(self) -> Rows:
         """Runs that a halving stopped early."""
         return self.results.with_status("stopped")
 
     @functools.cached_property
-    def failed(self) -> Rows:
+    def failed_runs(self) -> Rows:
         """Runs that ended in an exception."""
         return self.results.with_status("failed")
 
@@ -109,15 +109,15 @@ class Analysis:
     @functools.cached_property
     def exploratory_findings(self) -> list[Exploration]:
         """Significant contrasts and weak signals: those opposite to the effect at the baseline first, then by size."""
-        found = [one for one in self.explorations if one.is_significant or one.is_weak_signal]
-        return sorted(found, key=lambda one: (not one.is_opposite, -abs(one.judgement.effect.mean)))
+        findings = [contrast for contrast in self.explorations if contrast.is_significant or contrast.is_weak_signal]
+        return sorted(findings, key=lambda contrast: (not contrast.is_opposite, -abs(contrast.judgement.effect.mean)))
 
     @property
     def ordered_explorations(self) -> list[Exploration]:
         """All exploratory contrasts, the findings first."""
         findings = self.exploratory_findings
-        known = {id(one) for one in findings}
-        return [*findings, *(one for one in self.explorations if id(one) not in known)]
+        known = {id(finding) for finding in findings}
+        return [*findings, *(contrast for contrast in self.explorations if id(contrast) not in known)]
 
     @property
     def coverage(self) -> str:
@@ -129,7 +129,7 @@ class Analysis:
     @functools.cached_property
     def divergence(self) -> tuple[int, int, float, float]:
         """Number of diverged runs and of runs, and the 95 % interval of the rate."""
-        finished, diverged = len(self.rows) - len(self.failed), int(self.results.diverged.sum())
+        finished, diverged = len(self.rows) - len(self.failed_runs), int(self.results.diverged.sum())
         low, high = proportion(diverged, finished) if finished else (math.nan, math.nan)
         return diverged, finished, low, high
 
@@ -137,8 +137,8 @@ class Analysis:
     def limits(self) -> list[str]:
         """Limits of the study: the author's caveats, and those that follow from its size and its results."""
         n, trials = len(self.study.seeds), len(self.study.trials)
-        found = [f"{self.missing} of {trials} runs are missing."] if self.missing else []
-        found += [
+        limits = [f"{self.missing} of {trials} runs are missing."] if self.missing else []
+        limits += [
             *self._divergence_limits,
             *describe_left_out(without_value(self.study, [*self.arms, *self.quantities])),
             *self._stop_limits,
@@ -150,10 +150,10 @@ class Analysis:
             *data_limits(self.study),
         ]
         if n < FEWEST_SEEDS and not self.exact:
-            found.append(f"It has {count_of(n, 'seed')}; with fewer than {FEWEST_SEEDS}, no claim is decided.")
+            limits.append(f"It has {count_of(n, 'seed')}; with fewer than {FEWEST_SEEDS}, no claim is decided.")
         if len(self.arms) > MOST_DRAWN:
-            found.append(f"Figures show at most {MOST_DRAWN} arms; the files in tables/ have all {len(self.arms):,}.")
-        return [*found, *self.study.caveats]
+            limits.append(f"Figures show at most {MOST_DRAWN} arms; the files in tables/ have all {len(self.arms):,}.")
+        return [*limits, *self.study.caveats]
 
     @property
     def _divergence_limits(self) -> list[str]:
@@ -166,55 +166,55 @@ class Analysis:
     def _damage_limits(self) -> list[str]:
         """Files of results that are damaged, whose content is not used, and seeds without a measurement."""
         different = "was trained more than once, with different results"
-        found = [f"{name} is damaged and not used ({what})." for name, what in self.damaged.items()]
-        found += [
+        limits = [f"{name} is damaged and not used ({what})." for name, what in self.damaged.items()]
+        limits += [
             f"{trial} {different} ({what}): training is not deterministic."
             for trial, what in itertools.islice(self.disagreements.items(), MOST_LISTED)
         ]
         if (more := len(self.disagreements) - MOST_LISTED) > 0:
-            found.append(f"{count_of(more, 'other run')} had different results too.")
+            limits.append(f"{count_of(more, 'other run')} had different results too.")
         n = len(self.study.seeds)
-        measured = max((one.estimate.n + len(one.not_finite) for one in self.quantities), default=0)
+        measured = max((quantity.estimate.n + len(quantity.not_finite) for quantity in self.quantities), default=0)
         if (self.quantities or self.study.kind == "probe") and not self.missing and measured < n:
-            found.append(f"Measurements at {n - measured} of {count_of(n, 'seed')} are missing.")
-        return found
+            limits.append(f"Measurements at {n - measured} of {count_of(n, 'seed')} are missing.")
+        return limits
 
     @property
     def _code_limits(self) -> list[str]:
         """Results that were kept although their code has changed since."""
         return [
-            f"On {one.time[:10]}, code had changed ({', '.join(one.changed)}); results of the earlier code were "
-            f"kept: {one.results}."
-            for one in self.study.code_changes
-            if one.decision == "keep"
+            f"On {change.time[:10]}, code had changed ({', '.join(change.changed)}); results of the earlier code were "
+            f"kept: {change.results}."
+            for change in self.study.code_changes
+            if change.decision == "keep"
         ]
 
     @property
     def _stop_limits(self) -> list[str]:
-        if not self.stopped:
+        if not self.stopped_runs:
             return []
         stops = self.results.table.filter(status="stopped")["stopped_at"]
         steps = " or ".join(map(str, sorted(stops.unique().to_list())))
         return [
-            f"{len(self.stopped)} of {len(self.study.trials)} runs were stopped after {steps} steps, because their "
-            "arms were behind others of the same program; they have no final result."
+            f"{len(self.stopped_runs)} of {len(self.study.trials)} runs were stopped after {steps} steps, because "
+            "their arms were behind others of the same program; they have no final result."
         ]
 
     @property
     def _sweep_limits(self) -> list[str]:
         if not self.sweeps:
             return []
-        found = ["The score at a best value is optimistic: the same seeds chose the value. Confirm it on other seeds."]
+        limits = ["The score at a best value is optimistic: the same seeds chose the value. Confirm it on other seeds."]
         optima = [line.optimum for sweep in self.sweeps for line in sweep.lines if line.optimum is not None]
         if optima:
-            steps = sorted({one.step for one in optima if one.step is not None})
+            steps = sorted({optimum.step for optimum in optima if optimum.step is not None})
             after = f"; where too few arms went on, to the scores after {' or '.join(map(str, steps))} steps"
-            found.append(
+            limits.append(
                 "An optimum is the minimum of a parabola in the logarithm of the value, fitted to the best value and "
                 f"up to {NEIGHBOURS} on each side{after if steps else ''}; its interval is over the seeds, and relies "
                 "on that form."
             )
-        return found
+        return limits
 
 
 def analyse(store: Store) -> Analysis:
@@ -222,19 +222,19 @@ def analyse(store: Store) -> Analysis:
     study = store.declaration
     results = TrialResults(store, [trial.trial for trial in study.trials])
     scores, diverged = results.scores(study.metric), results.diverged
-    if unscored := results.unscored(study.metric):
+    if unscored := results.places_without_score(study.metric):
         what = f"{count_of(len(unscored), 'row')} without {study.metric}"
         store.corrupt_files.setdefault(f"row of {results.trials[unscored[0]]}", what)
     arms, seeds = [], [trial.seed for trial in study.trials]
     not_finite = set(results.not_finite(study.metric))
     for labels, places in _places(study.trials):
-        own = [scores[place] for place in places]
+        arm_scores = [scores[place] for place in places]
         without = tuple(seeds[place] for place in places if place in not_finite)
         n = int(diverged[places].sum())
-        arms.append(ArmSummary(labels, own, ArmRows(results, places), n, results, places, without))
+        arms.append(ArmSummary(labels, arm_scores, ArmRows(results, places), n, results, places, without))
     by_labels = {key_of(arm.labels): arm for arm in arms}
     quantities = _quantities(study, store)
-    measured = by_labels | {key_of(one.labels): one for one in quantities}
+    measured = by_labels | {key_of(quantity.labels): quantity for quantity in quantities}
     sweeps = find_sweeps(study, arms)
     log = declaration_log.read(store)
     held = Counter(results.declarations) + Counter(row.get("declaration") for row in store.measurements(study))
@@ -243,7 +243,7 @@ def analyse(store: Store) -> Analysis:
         faults.append("study.json was written under a declaration that is not in the log")
     history = History(study, log)
     declared = [history.declaration_of(claim, not faults) for claim in study.claims]
-    former = [(one, former_arms(store, log, one)) for one in history.withdrawn()]
+    former = [(claim, former_arms(store, log, claim)) for claim in history.withdrawn_claims()]
     claims, withdrawn = judge_claims(study, measured, declared, former)
     explorations = explore(study, by_labels, {sweep.axis for sweep in sweeps} | scaling_axes(study))
     if wrong := read_checked(store.root / LAUNCHES)[1]:
@@ -256,10 +256,10 @@ def analyse(store: Store) -> Analysis:
 
 def _places(trials: Sequence[DeclaredTrial]) -> Iterator[tuple[Labels, list[int]]]:
     """Yield the labels of each arm, and the places of its trials in the order of declaration."""
-    found: dict[str, list[int]] = {}
+    by_labels: dict[str, list[int]] = {}
     for place, trial in enumerate(trials):
-        found.setdefault(key_of(trial.labels), []).append(place)
-    return ((trials[places[0]].labels, places) for places in found.values())
+        by_labels.setdefault(key_of(trial.labels), []).append(place)
+    return ((trials[places[0]].labels, places) for places in by_labels.values())
 
 
 def analyse_to_show(store: Store, reader: str) -> Analysis:
@@ -278,15 +278,15 @@ def analyse_to_show(store: Store, reader: str) -> Analysis:
 
 
 def _quantities(study: Declaration, store: Store) -> list[ArmSummary]:
-    """Return a summary per number that was measured or derived, over the declared seeds; NaN and ±∞ are no values."""
-    rows = {row["seed"]: row for row in store.measurements(study)}
-    own = [rows.get(seed) for seed in study.seeds]
-    names = dict.fromkeys(name for row in own if row for name in row["values"])
+    """Return a summary per number that was measured or derived, over the declared seeds; NaN and ±∞ are not values."""
+    by_seed = {row["seed"]: row for row in store.measurements(study)}
+    measurements = [by_seed.get(seed) for seed in study.seeds]
+    names = dict.fromkeys(name for row in measurements if row for name in row["values"])
 
     def summary(name: str) -> ArmSummary:
-        values = [row["values"].get(name) if row else None for row in own]
+        values = [row["values"].get(name) if row else None for row in measurements]
         scores, pairs = [*map(finite, values)], zip(study.seeds, values, strict=True)
         not_finite = tuple(seed for seed, value in pairs if value is not None and finite(value) is None)
-        return ArmSummary({QUANTITY: name}, scores, [None] * len(own), 0, not_finite=not_finite)
+        return ArmSummary({QUANTITY: name}, scores, [None] * len(measurements), 0, not_finite=not_finite)
 
     return [*map(summary, names)]

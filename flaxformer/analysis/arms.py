@@ -58,7 +58,7 @@ class ArmSummary:
     places: Sequence[int] = ()
     """Places of the arm's trials in these results."""
     not_finite: tuple[int, ...] = ()
-    """Seeds at which the number is not finite, and is no score."""
+    """Seeds at which the number is not finite, and so not a score."""
 
     @functools.cached_property
     def estimate(self) -> Estimate:
@@ -89,7 +89,7 @@ class ArmSummary:
         """For each seed, whether its run diverged."""
         if self.results is None:
             return [row is not None and is_diverged(row) for row in self.rows]
-        return [bool(own) for own in self.results.diverged[np.asarray(self.places, int)]]
+        return [bool(diverged) for diverged in self.results.diverged[np.asarray(self.places, int)]]
 
     def numbers(self, name: str) -> list[float | None]:
         """A column of numbers, such as "seconds", or a metric at each seed; None where a run has none."""
@@ -123,44 +123,46 @@ class ArmSummary:
             return None
         steps, values = self.results.curves(metric)
         ended = [i for i, status in zip(self.places, self.statuses, strict=True) if status in ("done", "diverged")]
-        own = [(i, curve) for i in ended if (curve := values[i]) is not None]
-        if not own:
+        curves = [(i, curve) for i in ended if (curve := values[i]) is not None]
+        if not curves:
             return None
-        columns = [finite_values(column) for column in zip(*(curve for _, curve in own), strict=True)]
-        found = [(at, estimate(one)) for at, one in zip(steps[own[0][0]] or (), columns, strict=True) if one]
-        return ([at for at, _ in found], [one for _, one in found]) if found else None
+        columns = [finite_values(column) for column in zip(*(curve for _, curve in curves), strict=True)]
+        estimates = [
+            (at, estimate(column)) for at, column in zip(steps[curves[0][0]] or (), columns, strict=True) if column
+        ]
+        return ([at for at, _ in estimates], [summary for _, summary in estimates]) if estimates else None
 
     def scores_at(self, metric: str, step: int) -> list[float | None]:
         """The metric of the run at each seed after a step, stopped runs among them; None where it was not evaluated."""
         if self.results is None:
             return [None] * len(self.rows)
         steps, values = self.results.curves(metric)
-        own = [(list(steps[i] or ()), values[i]) for i in self.places]
-        return [None if curve is None or step not in at else curve[at.index(step)] for at, curve in own]
+        curves = [(list(steps[i] or ()), values[i]) for i in self.places]
+        return [None if curve is None or step not in at else curve[at.index(step)] for at, curve in curves]
 
     def stopped_estimate(self, metric: str) -> Estimate:
         """Mean and interval of the metric at the step at which a halving stopped the arm."""
-        found = [] if self.results is None else self.results.scores(metric, ("stopped",))
-        return estimate([score for i in self.places if (score := found[i]) is not None])
+        scores = [] if self.results is None else self.results.scores(metric, ("stopped",))
+        return estimate([score for i in self.places if (score := scores[i]) is not None])
 
 
 def divergence_rates(arms: Sequence[ArmSummary]) -> list[str]:
     """Return a sentence on the rate of divergence, with its interval, for each arm with a diverged run."""
-    found = []
+    sentences = []
     for arm in arms:
         if arm.diverged:
             n = arm.runs
             low, high = proportion(arm.diverged, n)
             name = ", ".join(f"{axis} {label}" for axis, label in arm.labels.items()) or "the baseline"
             rate = f"rate {arm.diverged / n:.0%}, 95 % interval {low:.0%} to {high:.0%}"
-            found.append(f"{arm.diverged} of {count_of(n, 'run')} of {name} diverged ({rate}).")
-    more = len(found) - MOST_LISTED
-    return found[:MOST_LISTED] + ([f"Of {count_of(more, 'other arm')}, runs diverged too."] if more > 0 else [])
+            sentences.append(f"{arm.diverged} of {count_of(n, 'run')} of {name} diverged ({rate}).")
+    more = len(sentences) - MOST_LISTED
+    return sentences[:MOST_LISTED] + ([f"Of {count_of(more, 'other arm')}, runs diverged too."] if more > 0 else [])
 
 
 def without_value(study: Declaration, arms: Sequence[ArmSummary]) -> list[WithoutValue]:
     """Return the seeds at which a quantity, or a metric or number of an evaluation set of an arm, is not finite."""
     names = dict.fromkeys((study.metric, *study.evaluation_columns))
-    names_of = [([own] if (own := arm.labels.get(QUANTITY)) else names) for arm in arms]
-    found = [arm.without_value(study, name) for arm, own in zip(arms, names_of, strict=True) for name in own]
-    return [one for one in found if one.seeds]
+    names_of = [([quantity] if (quantity := arm.labels.get(QUANTITY)) else names) for arm in arms]
+    gaps = [arm.without_value(study, name) for arm, columns in zip(arms, names_of, strict=True) for name in columns]
+    return [gap for gap in gaps if gap.seeds]

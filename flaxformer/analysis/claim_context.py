@@ -45,7 +45,7 @@ class ClaimContext:
 
         "A helps X more than Y" is then not what the data show: A hurts Y, or both. An equality claims no direction.
         """
-        return kind != "equal" and any(one.judgement.effect.mean <= 0 for one in self.simple_effects)
+        return kind != "equal" and any(effect.judgement.effect.mean <= 0 for effect in self.simple_effects)
 
 
 def judge_claim(claim: DeclaredClaim, differences: Sequence[float], exact: bool) -> Judgement:
@@ -74,8 +74,8 @@ def with_context(
     exact = study.exact
     diverged = [diverged_seeds(claim.terms, arms) for claim, arms in zip(claims, measured, strict=True)]
     without = []
-    for claim, own, lost in zip(claims, differences, diverged, strict=True):
-        kept = [difference for difference, is_lost in zip(own, lost, strict=True) if not is_lost]
+    for claim, per_seed, lost in zip(claims, differences, diverged, strict=True):
+        kept = [difference for difference, is_lost in zip(per_seed, lost, strict=True) if not is_lost]
         without.append(judge_claim(claim, kept, exact))
     qualified, contexts = [], []
     known = zip(claims, measured, judgements, diverged, with_verdicts(without), strict=True)
@@ -93,8 +93,8 @@ def with_context(
             "divergence decides": any(lost) and again.verdict != judgement.verdict,
             "unequal cost": bool(context.cost_ratios),
         }
-        found = (*judgement.qualifications, *(name for name, own in holds.items() if own))
-        qualified.append(dataclasses.replace(judgement, qualifications=found))
+        qualifications = (*judgement.qualifications, *(name for name, applies in holds.items() if applies))
+        qualified.append(dataclasses.replace(judgement, qualifications=qualifications))
         contexts.append(context)
     return qualified, contexts
 
@@ -109,7 +109,7 @@ def simple_effects(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> lis
     """Return the two effects that an interaction compares, in the direction of the claim; none for other claims."""
     if len(terms) != 4:
         return []
-    found, direction = [], terms[0][0]
+    effects, direction = [], terms[0][0]
     for first, second, other in (
         (terms[0][1], terms[1][1], terms[2][1]),
         (terms[2][1], terms[3][1], terms[0][1]),
@@ -119,8 +119,8 @@ def simple_effects(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> lis
         context = {name: label for name, label in first.items() if other.get(name) != label}
         levels = [{name: labels[name] for name in changed} for labels in (first, second)]
         judgement = judge_difference([value for value in values if value is not None])
-        found.append(SimpleEffect(levels[0], levels[1], context, judgement))
-    return found
+        effects.append(SimpleEffect(levels[0], levels[1], context, judgement))
+    return effects
 
 
 def _values(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[float | None]:
@@ -143,5 +143,7 @@ def diverged_seeds(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> lis
     if not values:
         return []
     return [
-        any(own) for value, *own in zip(values, *(arm.has_diverged for arm in arms), strict=True) if value is not None
+        any(diverged)
+        for value, *diverged in zip(values, *(arm.has_diverged for arm in arms), strict=True)
+        if value is not None
     ]

@@ -105,28 +105,28 @@ class History:
             time=self.entries[first].time,
             existing_seeds=len(self.known_seeds(claim, first, seeds)),
             seeds=len(seeds),
-            existing=sum(len(own & {*seeds}) for own in before),
+            existing=sum(len(arm_seeds & {*seeds}) for arm_seeds in before),
             declared=len(arms) * len(seeds),
-            pilots=sum(len(own - {*seeds}) for own in now),
+            pilots=sum(len(arm_seeds - {*seeds}) for arm_seeds in now),
             is_intact=is_intact,
             remarks=tuple(self._seed_changes(claim, first)),
         )
 
-    def withdrawn(self) -> list[WithdrawnClaim]:
+    def withdrawn_claims(self) -> list[WithdrawnClaim]:
         """Return the claims that were declared before their data and are no longer declared in that form.
 
         A claim that was withdrawn before its data is not among them, nor one that was declared after them.
         """
         current = {*self.keys[-1]} if self.is_current else set()
-        found: dict[str, WithdrawnClaim] = {}
+        withdrawn: dict[str, WithdrawnClaim] = {}
         for n, before in enumerate(self.entries[:-1]):
             for claim, key in zip(before.claims, self.keys[n], strict=True):
                 is_left = key in self.keys[n + 1] or key in current
                 if is_left or self.known_seeds(claim, self._first(key, n), before.seeds, before):
                     continue
                 if self.known_seeds(claim, n + 1, before.seeds, before):
-                    found[key] = WithdrawnClaim(claim, before)
-        return list(found.values())
+                    withdrawn[key] = WithdrawnClaim(claim, before)
+        return list(withdrawn.values())
 
     def further_seeds(self) -> FurtherSeeds:
         """Return the sets of seeds that were declared before, had results of the study's arms, and were left behind."""
@@ -134,11 +134,11 @@ class History:
             return FurtherSeeds()
         declared, known = {*self.study.seeds}, self.known[-1]
         arms = [ANY_ARM] if self.study.kind == "probe" else {*self.entries[-1].arms.values()}
-        others = {arm: known.get(arm, set()) - declared for arm in arms}
-        tried = set().union(*others.values())
+        further = {arm: known.get(arm, set()) - declared for arm in arms}
+        tried = set().union(*further.values())
         sets = {tuple(sorted(entry.seeds)): entry.seeds for entry in self.entries}
-        left = [own for own in sets.values() if ({*own} - declared) & tried]
-        return FurtherSeeds(left, sum(map(len, others.values())))
+        left = [seeds for seeds in sets.values() if ({*seeds} - declared) & tried]
+        return FurtherSeeds(left, sum(map(len, further.values())))
 
     def known_seeds(
         self, claim: DeclaredClaim, at: int, seeds: Sequence[int], entry: DeclarationEntry | None = None
@@ -153,7 +153,7 @@ class History:
         """
         known = self.known[at]
         if any(QUANTITY in labels for _, labels in claim.terms):
-            return [seed for seed in seeds if any(seed in own for own in known.values())]
+            return [seed for seed in seeds if any(seed in arm_seeds for arm_seeds in known.values())]
         arms = self._arms_of(claim, entry)
         return [seed for seed in seeds if all(seed in known.get(arm, ()) for arm in arms)]
 
@@ -175,21 +175,21 @@ class History:
 
     def _seed_changes(self, claim: DeclaredClaim, first: int) -> list[str]:
         """Sentences on changes of the seeds after results at the new seeds were known."""
-        found = []
+        sentences = []
         for n in range(first + 1, len(self.entries)):
             before, after = self.entries[n - 1].seeds, self.entries[n].seeds
             known = len(self.known_seeds(claim, n, after))
             if before != after and known:
-                found.append(
+                sentences.append(
                     f"seeds changed from {seeds_in_words(before)} to {seeds_in_words(after)} when {known} of "
                     f"{count_of(len(after), 'seed')} had results"
                 )
-        return found
+        return sentences
 
 
 def _known_results(entries: Sequence[DeclarationEntry]) -> list[KnownSeeds]:
     """Return the results that were known at each declaration: those that existed then or at an earlier one."""
-    found: list[KnownSeeds] = []
+    known_at: list[KnownSeeds] = []
     known: dict[str, set[int]] = {}
     configurations: dict[str, str] = {}
     for entry in entries:
@@ -198,15 +198,15 @@ def _known_results(entries: Sequence[DeclarationEntry]) -> list[KnownSeeds]:
         for arm, seeds in entry.results.items():
             known.setdefault(configurations.get(arm, arm), set()).update(seeds)
         configurations |= entry.arms
-        found.append(known)
-    return found
+        known_at.append(known)
+    return known_at
 
 
 def identity(claim: DeclaredClaim, entry: DeclarationEntry) -> str:
     """Identity of a claim in a declaration: its text, its answers, its rule, and what it measures."""
     fields = [getattr(claim, name) for name in ("text", "answers", *RULE)]
-    labels = [own for _, own in claim.terms]
-    arms = [entry.recipes.get(arm_name(own)) for own in labels if QUANTITY not in own]
+    labels = [arm_labels for _, arm_labels in claim.terms]
+    arms = [entry.recipes.get(arm_name(arm_labels)) for arm_labels in labels if QUANTITY not in arm_labels]
     measured = [entry.metric, *arms] if arms else []
     derived = [entry.measured_by] if len(arms) < len(labels) else []
     return json.dumps([fields, measured, derived], sort_keys=True)
@@ -235,38 +235,38 @@ def changes(before: DeclarationEntry | None, after: DeclarationEntry) -> list[st
     """Return what an entry changes in the declaration before it, in a sentence each."""
     if before is None:
         return [f"{count_of(len(after.claims), 'claim')}, seeds {seeds_in_words(after.seeds)}"]
-    found = [f"{name} changed" for name in TEXTS if getattr(before, name) != getattr(after, name)]
+    sentences = [f"{name} changed" for name in TEXTS if getattr(before, name) != getattr(after, name)]
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in ("name", "metric")]
-    found += [f"{name}: {old} -> {new}" for name, old, new in pairs if old != new]
+    sentences += [f"{name}: {old} -> {new}" for name, old, new in pairs if old != new]
     if before.seeds != after.seeds:
-        found.append(f"seeds: {seeds_in_words(before.seeds)} -> {seeds_in_words(after.seeds)}")
+        sentences.append(f"seeds: {seeds_in_words(before.seeds)} -> {seeds_in_words(after.seeds)}")
     if before.scaling != after.scaling:
-        found.append(f"scaling: {_scaling(before)} -> {_scaling(after)}")
-    old, new = ({one.text: one for one in entry.claims} for entry in (before, after))
+        sentences.append(f"scaling: {_scaling(before)} -> {_scaling(after)}")
+    old, new = ({claim.text: claim for claim in entry.claims} for entry in (before, after))
     for text in dict.fromkeys([*old, *new]):
         if text not in new:
-            found.append(f"claim withdrawn: {text}")
+            sentences.append(f"claim withdrawn: {text}")
         elif text not in old:
-            found.append(f"claim added: {text}")
+            sentences.append(f"claim added: {text}")
         elif any(getattr(old[text], name) != getattr(new[text], name) for name in RULE):
-            found.append(f"rule changed: {text} ({_rule(old[text])} -> {_rule(new[text])})")
+            sentences.append(f"rule changed: {text} ({_rule(old[text])} -> {_rule(new[text])})")
         elif old[text].answers != new[text].answers:
-            found.append(f"answers changed: {text}")
+            sentences.append(f"answers changed: {text}")
     for noun, former, present in (("arm", before.arms, after.arms), ("definition", before.code, after.code)):
         added, removed = [key for key in present if key not in former], [key for key in former if key not in present]
         changed = [key for key in present if key in former and present[key] != former[key]]
         for word, keys in (("added", added), ("removed", removed), ("changed", changed)):
             if keys:
                 shown = join_words(keys) if len(keys) <= 3 else count_of(len(keys), noun)
-                found.append(f"{noun if len(keys) == 1 else f'{noun}s'} {word}: {shown}")
-    return found or ["no change"]
+                sentences.append(f"{noun if len(keys) == 1 else f'{noun}s'} {word}: {shown}")
+    return sentences or ["no change"]
 
 
 def _scaling(entry: DeclarationEntry) -> str:
     """The scaling law of an entry, such as "along size against flops, held out XL"."""
-    if not (own := entry.scaling):
+    if not (scaling := entry.scaling):
         return "none"
-    return f"along {own.axis} against {own.against}, held out {join_words(own.held_out or ['nothing'])}"
+    return f"along {scaling.axis} against {scaling.against}, held out {join_words(scaling.held_out or ['nothing'])}"
 
 
 def _rule(claim: DeclaredClaim) -> str:

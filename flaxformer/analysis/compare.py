@@ -47,7 +47,7 @@ class Comparison:
     settings: list[str]
     """Differences of the studies themselves, as `name: A -> B`."""
     recipes: dict[str, list[str]]
-    """Differences of recipes, as `path: A -> B`, by the arm that they are of; "" for those of all shared arms."""
+    """Differences of recipes, as `path: A -> B`, by arm; "" for the differences that all shared arms have."""
     arms: list[ArmPair]
     claims: list[ClaimPair]
 
@@ -89,14 +89,14 @@ def _metric(analysis: Analysis) -> tuple[str | None, str | None]:
 
 
 def _pair_arms(a: Analysis, b: Analysis) -> list[ArmPair]:
-    own, other = ({_key(arm): arm for arm in _summaries(analysis)} for analysis in (a, b))
+    arms_a, arms_b = ({_key(arm): arm for arm in _summaries(analysis)} for analysis in (a, b))
     same_metric = _metric(a) == _metric(b)
     pairs = []
-    for key in _union(own, other):
-        one, two = own.get(key), other.get(key)
-        shared = _differences(a, one, b, two) if one and two and same_metric else []
-        labels = one.labels if one else two.labels if two else {}
-        pairs.append(ArmPair(labels, one, two, estimate(shared)))
+    for key in _union(arms_a, arms_b):
+        arm_a, arm_b = arms_a.get(key), arms_b.get(key)
+        shared = _differences(a, arm_a, b, arm_b) if arm_a and arm_b and same_metric else []
+        labels = arm_a.labels if arm_a else arm_b.labels if arm_b else {}
+        pairs.append(ArmPair(labels, arm_a, arm_b, estimate(shared)))
     return pairs
 
 
@@ -104,21 +104,21 @@ def _key(arm: ArmSummary) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(arm.labels.items()))
 
 
-def _differences(a: Analysis, one: ArmSummary, b: Analysis, two: ArmSummary) -> list[float]:
+def _differences(a: Analysis, arm_a: ArmSummary, b: Analysis, arm_b: ArmSummary) -> list[float]:
     """B − A at each seed at which both have a result."""
-    before = dict(zip(a.study.seeds, one.scores, strict=True))
-    after = dict(zip(b.study.seeds, two.scores, strict=True))
+    before = dict(zip(a.study.seeds, arm_a.scores, strict=True))
+    after = dict(zip(b.study.seeds, arm_b.scores, strict=True))
     pairs = [(before[seed], after[seed]) for seed in before if seed in after]
     return [y - x for x, y in pairs if x is not None and y is not None]
 
 
 def _pair_claims(a: Analysis, b: Analysis) -> list[ClaimPair]:
-    own, other = ({claim.text: claim for claim in analysis.claims} for analysis in (a, b))
-    return [ClaimPair(text, own.get(text), other.get(text)) for text in _union(own, other)]
+    claims_a, claims_b = ({claim.text: claim for claim in analysis.claims} for analysis in (a, b))
+    return [ClaimPair(text, claims_a.get(text), claims_b.get(text)) for text in _union(claims_a, claims_b)]
 
 
-def _union(one: Iterable[Key], other: Iterable[Key]) -> list[Key]:
-    return list(dict.fromkeys([*one, *other]))
+def _union(keys_a: Iterable[Key], keys_b: Iterable[Key]) -> list[Key]:
+    return list(dict.fromkeys([*keys_a, *keys_b]))
 
 
 def _settings(a: Declaration, b: Declaration) -> list[str]:
@@ -128,13 +128,13 @@ def _settings(a: Declaration, b: Declaration) -> list[str]:
 
 def _recipes(a: Declaration, b: Declaration) -> dict[str, list[str]]:
     """Differences of the recipes of each shared arm; without a shared one, of the first arm of each."""
-    before, after = ({name: plain(recipe) for name, recipe in own.recipes.items()} for own in (a, b))
+    before, after = ({name: plain(recipe) for name, recipe in declaration.recipes.items()} for declaration in (a, b))
     shared = [name for name in before if name in after]
     pairs = {name: (before[name], after[name]) for name in shared}
     if not shared and before and after:
         names = next(iter(before)), next(iter(after))
         pairs = {f"{names[0]} | {names[1]}": (before[names[0]], after[names[1]])}
-    found = {name: [line.removeprefix("run.") for line in differences(*pair)] for name, pair in pairs.items()}
-    common = [line for line in next(iter(found.values()), []) if all(line in own for own in found.values())]
-    rest = {name: [line for line in own if line not in common] for name, own in found.items()}
-    return {name: own for name, own in ({"": common} | rest).items() if own}
+    by_arm = {name: [line.removeprefix("run.") for line in differences(*pair)] for name, pair in pairs.items()}
+    common = [line for line in next(iter(by_arm.values()), []) if all(line in lines for lines in by_arm.values())]
+    remaining = {name: [line for line in lines if line not in common] for name, lines in by_arm.items()}
+    return {name: lines for name, lines in ({"": common} | remaining).items() if lines}

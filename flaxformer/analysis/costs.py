@@ -32,8 +32,8 @@ def unequal(cost: ArmCost | None, reference: ArmCost | None) -> dict[str, float]
     """Return the ratio of each cost that differs by more than `TOLERANCE`, by its name; none for an unknown cost."""
     if cost is None or reference is None:
         return {}
-    found = {name: getattr(cost, column) / max(getattr(reference, column), 1) for column, name in COMPARED.items()}
-    return {name: ratio for name, ratio in found.items() if abs(ratio - 1) > TOLERANCE}
+    ratios = {name: getattr(cost, column) / max(getattr(reference, column), 1) for column, name in COMPARED.items()}
+    return {name: ratio for name, ratio in ratios.items() if abs(ratio - 1) > TOLERANCE}
 
 
 def cost_ratios(first: ArmSummary, second: ArmSummary) -> Iterator[CostRatio]:
@@ -56,5 +56,5 @@ def claim_cost_ratios(terms: Sequence[tuple[float, Labels]], measured: Sequence[
 
 def reference_arm(axes: Iterable[DeclaredAxis], arms: Sequence[ArmSummary]) -> ArmSummary | None:
     """Return the arm that others are compared with: that with the baseline's levels, else the first."""
-    own = {axis.name: axis.baseline for axis in axes}
-    return next((arm for arm in arms if arm.labels == own), arms[0] if arms else None)
+    baseline = {axis.name: axis.baseline for axis in axes}
+    return next((arm for arm in arms if arm.labels == baseline), arms[0] if arms else None)

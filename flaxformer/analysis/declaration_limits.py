@@ -18,25 +18,25 @@ def log_limits(
 ) -> list[str]:
     """Return sentences on seeds that were chosen or left behind, on rows that were forged, and on faults of the log."""
     remarks = {remark for declaration in declarations if declaration for remark in declaration.remarks}
-    found = [
+    limits = [
         f"{remark[0].upper()}{remark[1:]}; verdicts after such a choice are wrong more often than stated."
         for remark in sorted(remarks)
     ]
     if further.sets:
         more = ["…"] if len(further.sets) > MOST_SETS else []
         shown = "; ".join([*map(seeds_in_words, further.sets[:MOST_SETS]), *more])
-        found.append(
+        limits.append(
             f"{further} ({shown}; {count_of(further.results, 'result')}). Where the seeds were chosen by their "
             "results, verdicts are wrong more often than stated."
         )
     for event in log.of(Verification)[-1:]:
         if event.different:
-            found.append(f"On {event.time[:10]}, {verification(event)}.")
+            limits.append(f"On {event.time[:10]}, {verification(event)}.")
     if faults:
-        found.append(
+        limits.append(
             f"The log of declarations was changed: {'; '.join(faults)}. No claim counts as declared before its data."
         )
-    return found
+    return limits
 
 
 def verification(event: Verification) -> str:

@@ -40,9 +40,9 @@ class Exploration:
 
     @property
     def finding(self) -> str:
-        """Kind of finding in words; empty if it is none."""
-        found = "significant" if self.is_significant else "weak signal" if self.is_weak_signal else ""
-        return f"{found}, opposite" if found and self.is_opposite else found
+        """Kind of finding in words; empty if it is not a finding."""
+        kind = "significant" if self.is_significant else "weak signal" if self.is_weak_signal else ""
+        return f"{kind}, opposite" if kind and self.is_opposite else kind
 
 
 def explore(study: Declaration, arms: dict[str, ArmSummary], swept: Collection[str]) -> list[Exploration]:
@@ -56,22 +56,24 @@ def explore(study: Declaration, arms: dict[str, ArmSummary], swept: Collection[s
     differences: list[list[float]] = []
     for axis in study.axes:
         name, reference = axis.name, axis.baseline or axis.labels[0]
-        others = [other for other in study.axes if other is not axis]
-        if all(other.baseline in other.labels for other in others):
-            context = {other.name: str(other.baseline) for other in others}
+        other_axes = [other for other in study.axes if other is not axis]
+        if all(other.baseline in other.labels for other in other_axes):
+            context = {other.name: str(other.baseline) for other in other_axes}
             for label in axis.labels:
                 terms = _terms(context, name, label, reference)
                 at_baseline[name, label] = paired_differences(terms, arms) if label != reference else []
-        for label, context in _contexts(axis, others, arms.values()) if name not in swept else ():
+        for label, context in _contexts(axis, other_axes, arms.values()) if name not in swept else ():
             terms = _terms(context, name, label, reference)
-            own = paired_differences(terms, arms) if label != reference else []
-            if len(own) > 1 and _pair(terms) not in declared:
+            per_seed = paired_differences(terms, arms) if label != reference else []
+            if len(per_seed) > 1 and _pair(terms) not in declared:
                 steps.append((name, label, reference, context))
-                differences.append(own)
+                differences.append(per_seed)
     judged = with_verdicts(judge_differences(differences))
-    discovery = benjamini_hochberg([one.p if one.can_decide else 1.0 for one in judged])
+    discovery = benjamini_hochberg([judgement.p if judgement.can_decide else 1.0 for judgement in judged])
     known = dict(zip(at_baseline, with_verdicts(judge_differences(list(at_baseline.values()))), strict=True))
-    directions = {step: one.effect.mean for step, one in known.items() if one.verdict != "inconclusive"}
+    directions = {
+        step: judgement.effect.mean for step, judgement in known.items() if judgement.verdict != "inconclusive"
+    }
     return [
         Exploration(*step, judgement, judgement.effect.mean * directions.get(step[:2], 0.0) < 0, p)
         for step, judgement, p in zip(steps, judged, discovery, strict=True)
@@ -83,13 +85,13 @@ def _terms(context: Labels, axis: str, label: str, reference: str) -> Terms:
 
 
 def _contexts(
-    axis: DeclaredAxis, others: Sequence[DeclaredAxis], arms: Collection[ArmSummary]
+    axis: DeclaredAxis, other_axes: Sequence[DeclaredAxis], arms: Collection[ArmSummary]
 ) -> Iterator[tuple[str, Labels]]:
     """Yield the label on an axis and the labels on the others of each arm, in the order of the labels of the axes."""
-    ranks = [(one.name, {label: i for i, label in enumerate(one.labels)}) for one in (axis, *others)]
-    own = [arm.labels for arm in arms if all(arm.labels.get(name) in rank for name, rank in ranks)]
-    for labels in sorted(own, key=lambda labels: [rank[labels[name]] for name, rank in ranks]):
-        yield labels[axis.name], {other.name: labels[other.name] for other in others}
+    ranks = [(any_axis.name, {label: i for i, label in enumerate(any_axis.labels)}) for any_axis in (axis, *other_axes)]
+    combinations = [arm.labels for arm in arms if all(arm.labels.get(name) in rank for name, rank in ranks)]
+    for labels in sorted(combinations, key=lambda labels: [rank[labels[name]] for name, rank in ranks]):
+        yield labels[axis.name], {other.name: labels[other.name] for other in other_axes}
 
 
 def _pair(terms: Sequence[Term]) -> frozenset[str]:

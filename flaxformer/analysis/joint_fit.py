@@ -1,7 +1,7 @@
 """Fit of the joint law in parameters and tokens to one arm: what is identified, and what is not, with the reason.
 
-The seeds are the sample. By least squares of raw losses, intervals are those of `scaling_tests`; by a loss of log
-residuals, which Huber's is by default, those of resampled seeds (`seed_bootstrap`).
+The seeds are the sample. By least squares of raw losses, intervals invert the tests of `scaling_tests`; by a
+loss of log residuals, which Huber's is by default, they come from resampled seeds (`seed_bootstrap`).
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ class JointFit:
     held_out: tuple[HeldOut, ...] = ()
 
     @property
-    def fitted(self) -> list[JointPoint]:
+    def fitted_points(self) -> list[JointPoint]:
         """Sizes of the fit."""
         return [point for point in self.points if not point.is_held_out]
 
@@ -110,34 +110,34 @@ def fit_jointly(
       metric: range of the metric.
       loss: what is minimised.
     """
-    found = JointFit(labels, points, loss=loss)
-    own = found.fitted
-    if reason := _too_few(own):
-        return dataclasses.replace(found, reason=reason)
-    used = usable_seeds(own, range(len(declared)))
+    fit = JointFit(labels, points, loss=loss)
+    fitted = fit.fitted_points
+    if reason := _too_few(fitted):
+        return dataclasses.replace(fit, reason=reason)
+    used = usable_seeds(fitted, range(len(declared)))
     if len(used) < FEWEST_SEEDS:
         missing = (
             f"{len(used)} of {count_of(len(declared), 'seed')} finished without divergence, and with a finite score, "
             f"at every fitted size; at least {FEWEST_SEEDS} are needed"
         )
-        return dataclasses.replace(found, reason=missing)
-    scores = np.array([[point.arm.scores[i] for point in own] for i in used], float)
-    units = (_middle([point.size for point in own]), _middle([point.tokens for point in own]))
-    found = dataclasses.replace(found, seeds=tuple(declared[i] for i in used), units=units, scores=scores)
+        return dataclasses.replace(fit, reason=missing)
+    scores = np.array([[point.arm.scores[i] for point in fitted] for i in used], float)
+    units = (_middle([point.size for point in fitted]), _middle([point.tokens for point in fitted]))
+    fit = dataclasses.replace(fit, seeds=tuple(declared[i] for i in used), units=units, scores=scores)
     if float(scores.std(0).max()) <= 1e-9 * float(np.abs(scores).max()):
-        return dataclasses.replace(found, reason="all seeds have the same scores, so that no interval exists")
-    x, y = _places(found, own)
+        return dataclasses.replace(fit, reason="all seeds have the same scores, so that no interval exists")
+    x, y = _places(fit, fitted)
     slopes = np.linalg.lstsq(np.column_stack([np.ones_like(x), x, y]), scores.T, rcond=None)[0][1:]
     for name, per_seed in zip(NAMES, slopes, strict=True):
         if reason := no_trend(per_seed, metric, name):
-            return dataclasses.replace(found, reason=reason)
+            return dataclasses.replace(fit, reason=reason)
     if is_logarithmic(loss) and not (scores > 0).all():
         reason = f"scores are not all above 0, and {DESCRIPTIONS[loss]} are minimised; declare loss='squares'"
-        return dataclasses.replace(found, reason=reason)
+        return dataclasses.replace(fit, reason=reason)
     theta, plain = joint_law.fit(x, y, scores.mean(0), loss), joint_law.fit(x, y, scores.mean(0), "squares")
-    found = dataclasses.replace(found, theta=theta, misfit_p=scaling_tests.misfit_p(plain, found.law_of(own), scores))
-    held_out = tuple(_held_out(found, point, used, theta, scores) for point in points if point.is_held_out)
-    return _with_numbers(dataclasses.replace(found, held_out=held_out), theta, scores, metric)
+    fit = dataclasses.replace(fit, theta=theta, misfit_p=scaling_tests.misfit_p(plain, fit.law_of(fitted), scores))
+    held_out = tuple(_held_out(fit, point, used, theta, scores) for point in points if point.is_held_out)
+    return _with_numbers(dataclasses.replace(fit, held_out=held_out), theta, scores, metric)
 
 
 def _too_few(points: Sequence[JointPoint]) -> str:
@@ -166,22 +166,22 @@ def _middle(values: Sequence[float]) -> float:
     return math.exp(float(np.mean(np.log(values))))
 
 
-def _places(found: JointFit, points: Sequence[JointPoint]) -> tuple[Vector, Vector]:
+def _places(fit: JointFit, points: Sequence[JointPoint]) -> tuple[Vector, Vector]:
     """log(N / N₀) and log(D / D₀) of some sizes."""
     sizes = np.array([(point.size, point.tokens) for point in points])
-    x, y = np.log(sizes / found.units).T
+    x, y = np.log(sizes / fit.units).T
     return x, y
 
 
-def _held_out(found: JointFit, point: JointPoint, used: Sequence[int], theta: Vector, scores: Matrix) -> HeldOut:
+def _held_out(fit: JointFit, point: JointPoint, used: Sequence[int], theta: Vector, scores: Matrix) -> HeldOut:
     """The prediction of a held-out size at the seeds of the fit that have a result there."""
-    there, fitted = [row for row, i in enumerate(used) if usable_seeds([point], [i])], _places(found, found.fitted)
-    ([x], [y]) = _places(found, [point])
+    there, fitted = [row for row, i in enumerate(used) if usable_seeds([point], [i])], _places(fit, fit.fitted_points)
+    ([x], [y]) = _places(fit, [point])
     if len(there) < FEWEST_SEEDS:
-        value = estimates(*fitted, scores, theta, found.loss)(functools.partial(joint_law.value_at, x=x, y=y))
+        value = estimates(*fitted, scores, theta, fit.loss)(functools.partial(joint_law.value_at, x=x, y=y))
         return HeldOut(point, value, math.nan)
-    own = np.array([point.arm.scores[used[row]] for row in there], float)
-    return HeldOut(point, predicted_mean(*fitted, scores[there], (x, y), own, found.loss), float(own.mean()))
+    observed = np.array([point.arm.scores[used[row]] for row in there], float)
+    return HeldOut(point, predicted_mean(*fitted, scores[there], (x, y), observed, fit.loss), float(observed.mean()))
 
 
 class Estimates(Protocol):
@@ -201,20 +201,20 @@ def estimates(x: Vector, y: Vector, scores: Matrix, theta: Vector, loss: LawLoss
       loss: what it minimises.
     """
 
-    def tested(functional: Functional, most: float = math.inf) -> LawEstimate:
+    def estimate_by_test(functional: Functional, most: float = math.inf) -> LawEstimate:
         ends = scaling_tests.interval_of(functional, joint_law.law_at(x, y), scores, theta, (-most, most))
         return LawEstimate(functional(theta)[0], *ends)
 
     if loss == "squares":
-        return tested
+        return estimate_by_test
     thetas = resampled_laws(x, y, scores, theta, loss)
 
-    def resampled(functional: Functional, most: float = math.inf) -> LawEstimate:
-        values = np.array([functional(one)[0] for one in thetas])
+    def estimate_by_resampling(functional: Functional, most: float = math.inf) -> LawEstimate:
+        values = np.array([functional(law)[0] for law in thetas])
         low, high = widened_interval(functional(theta)[0], values, len(scores))
         return LawEstimate(functional(theta)[0], low if low > -most else -math.inf, high if high < most else math.inf)
 
-    return resampled
+    return estimate_by_resampling
 
 
 def predicted_mean(
@@ -229,11 +229,11 @@ def predicted_mean(
     """
     theta = joint_law.fit(x, y, scores.mean(0), loss)
     if loss == "squares":
-        law, beyond = joint_law.law_at(x, y), joint_law.law_at(*(np.array([one]) for one in place))
+        law, beyond = joint_law.law_at(x, y), joint_law.law_at(*(np.array([coordinate]) for coordinate in place))
         return LawEstimate(*scaling_tests.prediction_interval(theta, law, beyond, scores, held_out))
     value, mean = joint_law.value_at(theta, *place)[0], float(held_out.mean())
     laws = resampled_laws(x, y, scores, theta, loss)
-    gaps = resampled_means(held_out[:, None])[:, 0] - np.array([joint_law.value_at(one, *place)[0] for one in laws])
+    gaps = resampled_means(held_out[:, None])[:, 0] - np.array([joint_law.value_at(law, *place)[0] for law in laws])
     low, high = widened_interval(mean - value, gaps, len(held_out))
     return LawEstimate(value, mean - high, mean - low)
 
@@ -244,19 +244,19 @@ def resampled_laws(x: Vector, y: Vector, scores: Matrix, theta: Vector, loss: La
     return joint_law.refit(x, y, means, np.tile(theta, (len(means), 1)), loss)[0]
 
 
-def _with_numbers(found: JointFit, theta: Vector, scores: Matrix, metric: MetricRange) -> JointFit:
+def _with_numbers(fit: JointFit, theta: Vector, scores: Matrix, metric: MetricRange) -> JointFit:
     """The fit with its numbers, or with the reason why they are not identified."""
-    estimate = estimates(*_places(found, found.fitted), scores, theta, found.loss)
+    estimate = estimates(*_places(fit, fit.fitted_points), scores, theta, fit.loss)
     exponents = {"α": estimate(joint_law.alpha_of, STEEPEST), "β": estimate(joint_law.beta_of, STEEPEST)}
-    for (symbol, one), size in zip(exponents.items(), "ND", strict=True):
-        if not (one.low > 0 and math.isfinite(one.high)):
-            return dataclasses.replace(found, reason=unbounded_exponent(one.low, one.high, symbol, size))
+    for (symbol, exponent), size in zip(exponents.items(), "ND", strict=True):
+        if not (exponent.low > 0 and math.isfinite(exponent.high)):
+            return dataclasses.replace(fit, reason=unbounded_exponent(exponent.low, exponent.high, symbol, size))
     limit = estimate(joint_law.limit_of)
     if reason := at_its_bound(limit.value, metric):
-        return dataclasses.replace(found, reason=reason)
+        return dataclasses.replace(fit, reason=reason)
     amplitudes = [
         functools.partial(joint_law.log_amplitude_of, log_unit=math.log(unit), is_of_tokens=is_of_tokens)
-        for is_of_tokens, unit in zip((False, True), found.units, strict=True)
+        for is_of_tokens, unit in zip((False, True), fit.units, strict=True)
     ]
     numbers = {
         "α": exponents["α"],
@@ -266,4 +266,4 @@ def _with_numbers(found: JointFit, theta: Vector, scores: Matrix, metric: Metric
         "L∞": LawEstimate(limit.value, max(limit.low, metric.low), min(limit.high, metric.high)),
         "a": estimate(joint_law.allocation_of),
     }
-    return dataclasses.replace(found, numbers=numbers)
+    return dataclasses.replace(fit, numbers=numbers)

@@ -1,6 +1,7 @@
 """Judging of claims: paired differences, tests, families, and whether each was declared before its data."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import asdict
@@ -72,19 +73,19 @@ def judge_claims(
       declarations: the declaration of each of its claims.
       withdrawn: the withdrawn claims, each with the arms and quantities that it is about.
     """
-    claims = [*study.claims, *(one.claim for one, _ in withdrawn)]
-    current = list(arms.values())
-    measured = [*[current for _ in study.claims], *(list(own) for _, own in withdrawn)]
-    by_labels = [*[arms for _ in study.claims], *({key_of(one.labels): one for one in own} for _, own in withdrawn)]
+    claims = [*study.claims, *(former.claim for former, _ in withdrawn)]
+    n = len(study.claims)
+    measured = [*[list(arms.values())] * n, *(list(compared) for _, compared in withdrawn)]
+    by_labels = [*[arms] * n, *({key_of(arm.labels): arm for arm in compared} for _, compared in withdrawn)]
     exact = study.exact
     differences_of = [
-        paired_differences(claim.terms, own, claim.constant) for claim, own in zip(claims, by_labels, strict=True)
+        paired_differences(claim.terms, arms, claim.constant) for claim, arms in zip(claims, by_labels, strict=True)
     ]
     judgements = [judge_claim(*pair, exact) for pair in zip(claims, differences_of, strict=True)]
-    is_confirmatory = [one.is_confirmatory for one in declarations] + [True] * len(withdrawn)
-    family = iter(with_verdicts([one for one, own in zip(judgements, is_confirmatory, strict=True) if own]))
+    is_confirmatory = [declaration.is_confirmatory for declaration in declarations] + [True] * len(withdrawn)
+    family = iter(with_verdicts([*itertools.compress(judgements, is_confirmatory)]))
     every = zip(with_verdicts(judgements), is_confirmatory, strict=True)
-    decided = [next(family) if own else one for one, own in every]
+    decided = [next(family) if in_family else judgement for judgement, in_family in every]
     decided, contexts = with_context(study, claims, differences_of, decided, measured)
     judged = [
         JudgedClaim(

@@ -48,8 +48,8 @@ class ReplicatedClaim:
 
 def compare_claims(first: Analysis, fresh: Analysis) -> list[ReplicatedClaim]:
     """Return the claims that both analyses have, paired by text."""
-    found = {claim.text: claim for claim in fresh.claims}
-    pairs = [(claim, found[claim.text]) for claim in first.claims if claim.text in found]
+    fresh_claims = {claim.text: claim for claim in fresh.claims}
+    pairs = [(claim, fresh_claims[claim.text]) for claim in first.claims if claim.text in fresh_claims]
     return [
         ReplicatedClaim(a, b, *prediction_interval(a.judgement.effect, b.judgement.effect.n, first.exact))
         for a, b in pairs
@@ -68,8 +68,8 @@ def prediction_interval(effect: Estimate, n: int, exact: bool = False) -> tuple[
 
 def used_seeds(store: Store, analysis: Analysis) -> set[int]:
     """Return every seed that a folder has results of, or that it ever declared."""
-    found = {*columns.fixed(store, "seed")["seed"].to_list()} | {*analysis.study.seeds}
-    return found | {seed for entry in analysis.log.declarations for seed in entry.seeds}
+    used = {*columns.read_scalars(store, "seed")["seed"].to_list()} | {*analysis.study.seeds}
+    return used | {seed for entry in analysis.log.declarations for seed in entry.seeds}
 
 
 def fresh_seeds(seeds: Sequence[int], used: Collection[int]) -> tuple[int, ...]:
@@ -79,9 +79,9 @@ def fresh_seeds(seeds: Sequence[int], used: Collection[int]) -> tuple[int, ...]:
       UserError: there is none below 2³¹.
     """
     for offset in range(STEP, LAST - max(seeds) + 1, STEP):
-        found = tuple(seed + offset for seed in seeds)
-        if not {*found} & {*used}:
-            return found
+        candidates = tuple(seed + offset for seed in seeds)
+        if not {*candidates} & {*used}:
+            return candidates
     raise UserError(f"seeds are {list(seeds)}; expected a multiple of {STEP} that gives unused seeds when added")
 
 
@@ -103,7 +103,8 @@ def check_same_recipes(first: Declaration, fresh: Declaration) -> None:
       UserError: they differ; the message lists the differences.
     """
     before, after = (
-        {arm: plain(replace(one, halving=None)) for arm, one in own.recipes.items()} for own in (first, fresh)
+        {arm: plain(replace(recipe, halving=None)) for arm, recipe in declaration.recipes.items()}
+        for declaration in (first, fresh)
     )
     changed = [line for arm in after for line in differences(before.get(arm), after[arm])]
     if changed:

@@ -82,12 +82,12 @@ def limits_of_scaling(scaling: ScalingAnalysis | None) -> list[str]:
     if scaling is None:
         return []
     form = "L∞ + A·C^(−α)" + (" or L∞ + A·N^(−α) + B·D^(−β)" if scaling.joint_fits else "")
-    found = [
+    limits = [
         f"Intervals of scaling laws cover the seeds, and assume the form {form}; outside the sizes that were trained, "
         "nothing else supports it."
     ]
-    found += [
-        f"The {law} does not describe {_named(fit.labels)} to the precision of the seeds (Hotelling's T², "
+    limits += [
+        f"The {law} does not describe {_name_of(fit.labels)} to the precision of the seeds (Hotelling's T², "
         f"p {fit.misfit_p:.2g}): its intervals are too narrow."
         for law, fits in (("law", scaling.fits), ("joint law", scaling.joint_fits))
         for fit in fits
@@ -95,14 +95,14 @@ def limits_of_scaling(scaling: ScalingAnalysis | None) -> list[str]:
     ]
     name = scaling.names[scaling.variable]
     if len({tuple(point.size for point in fit.points) for fit in scaling.fits}) > 1:
-        found.append(
+        limits.append(
             f"Arms differ in {name} at the same {scaling.axis}: laws and their effects compare them at equal {name}, "
             f"the table of arms at equal {scaling.axis}."
         )
-    return found
+    return limits
 
 
-def _named(labels: Labels) -> str:
+def _name_of(labels: Labels) -> str:
     return ", ".join(f"{name} {label}" for name, label in labels.items()) or "the baseline"
 
 
@@ -117,18 +117,20 @@ def analyse_scaling(study: Declaration, arms: Sequence[ArmSummary]) -> ScalingAn
         ]
         for variable in VARIABLES
     }
-    own = rule.against
-    others = [fit for name in VARIABLES if name != own for fit in fits[name] if len({p.size for p in fit.points}) > 1]
+    against = rule.against
+    other_fits = [
+        fit for name in VARIABLES if name != against for fit in fits[name] if len({p.size for p in fit.points}) > 1
+    ]
     loss, names = rule.loss, variable_names(rule.embeddings)
     joint = [fit_jointly(labels, points, study.seeds, metric, loss) for labels, points in _joint_lines(rule, arms)]
-    return ScalingAnalysis(rule.axis, own, fits[own], others, joint, _effects(study, fits[own]), names)
+    return ScalingAnalysis(rule.axis, against, fits[against], other_fits, joint, _effects(study, fits[against]), names)
 
 
 def _joint_lines(rule: DeclaredScaling, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[JointPoint]]]:
     """The sizes of each combination of the other axes in which parameters and tokens vary, if there are enough."""
 
-    def joint(one: SizePoint) -> JointPoint:
-        return JointPoint(**vars(one), tokens=float(rule.scales[arm_name(one.arm.labels)].tokens))
+    def joint(point: SizePoint) -> JointPoint:
+        return JointPoint(**vars(point), tokens=float(rule.scales[arm_name(point.arm.labels)].tokens))
 
     lines = [(labels, [*map(joint, points)]) for labels, points in _lines(rule, "parameters", arms)]
     return [(labels, points) for labels, points in lines if _has_enough_sizes(points)]
@@ -141,36 +143,36 @@ def _has_enough_sizes(points: Sequence[JointPoint]) -> bool:
 
 def _lines(rule: DeclaredScaling, variable: str, arms: Sequence[ArmSummary]) -> list[tuple[Labels, list[SizePoint]]]:
     """The sizes of each combination of the other axes, by increasing C."""
-    found: dict[tuple[tuple[str, str], ...], list[SizePoint]] = {}
+    lines: dict[tuple[tuple[str, str], ...], list[SizePoint]] = {}
     for arm in arms:
         label = arm.labels[rule.axis]
         size = float(getattr(rule.scales[arm_name(arm.labels)], variable))
-        others = tuple((name, own) for name, own in arm.labels.items() if name != rule.axis)
-        found.setdefault(others, []).append(SizePoint(label, size, arm, label in rule.held_out))
-    return [(dict(labels), sorted(own, key=lambda point: point.size)) for labels, own in found.items()]
+        context = tuple((name, level) for name, level in arm.labels.items() if name != rule.axis)
+        lines.setdefault(context, []).append(SizePoint(label, size, arm, label in rule.held_out))
+    return [(dict(labels), sorted(points, key=lambda point: point.size)) for labels, points in lines.items()]
 
 
 def _effects(study: Declaration, fits: Sequence[ScalingFit]) -> list[PredictedEffect]:
     """The effect of every arm against the one with the reference level of every axis."""
     axes = {axis.name: axis.baseline or axis.labels[0] for axis in study.axes}
-    reference = next((fit for fit in fits if all(axes[name] == own for name, own in fit.labels.items())), None)
+    reference = next((fit for fit in fits if all(axes[name] == label for name, label in fit.labels.items())), None)
     if reference is None:
         return []
     return [_effect(fit, reference) for fit in fits if fit is not reference]
 
 
 def _effect(fit: ScalingFit, reference: ScalingFit) -> PredictedEffect:
-    sizes = [point.size for own in (fit, reference) for point in own.points]
+    sizes = [point.size for line in (fit, reference) for point in line.points]
     largest = FARTHEST * max(sizes)
     searched = (min(sizes) / FARTHEST, largest)
     seeds = [seed for seed in fit.seeds if seed in reference.seeds]
     missing = PredictedEffect(fit.labels, reference.labels, largest, None, len(seeds), (), searched)
     if fit.theta is None or reference.theta is None or len(seeds) < FEWEST_SEEDS:
         return missing
-    unit = math.exp(float(np.mean(np.log([point.size for own in (fit, reference) for point in own.fitted]))))
-    x = [np.log([point.size / unit for point in own.fitted]) for own in (fit, reference)]
-    scores = [_rows(own, seeds) for own in (fit, reference)]
-    theta = np.concatenate([scaling_law.fit(place, own.mean(0)) for place, own in zip(x, scores, strict=True)])
+    unit = math.exp(float(np.mean(np.log([point.size for line in (fit, reference) for point in line.fitted_points]))))
+    x = [np.log([point.size / unit for point in line.fitted_points]) for line in (fit, reference)]
+    scores = [_rows(line, seeds) for line in (fit, reference)]
+    theta = np.concatenate([scaling_law.fit(place, y.mean(0)) for place, y in zip(x, scores, strict=True)])
     stacked = np.hstack(scores)
 
     def difference(size: float) -> Functional:
@@ -180,8 +182,8 @@ def _effect(fit: ScalingFit, reference: ScalingFit) -> PredictedEffect:
     ends = scaling_tests.interval_of(difference(largest), law, stacked, theta)
     effect = LawEstimate(difference(largest)(theta)[0], *ends)
     grid = np.geomspace(*searched, GRID)
-    found = _crossings(np.log(grid / unit), law, stacked, theta)
-    crossings = tuple(Crossing(*(unit * math.exp(end) for end in ends)) for ends in found)
+    intervals = _crossings(np.log(grid / unit), law, stacked, theta)
+    crossings = tuple(Crossing(*(unit * math.exp(end) for end in ends)) for ends in intervals)
     return dataclasses.replace(missing, effect=effect, crossings=crossings)
 
 
@@ -209,7 +211,7 @@ def _crossings(grid: Vector, law: LawAtSizes, scores: Matrix, theta: Vector) -> 
     roots = [_root(gap, a, b) for a, b in itertools.pairwise(grid) if gap(a) * gap(b) < 0]
     places = np.union1d(grid, roots)
     outside = np.array([excess(place) > 0 for place in places])
-    found, i = [], 0
+    intervals, i = [], 0
     while i < len(places):
         if outside[i]:
             i += 1
@@ -220,9 +222,9 @@ def _crossings(grid: Vector, law: LawAtSizes, scores: Matrix, theta: Vector) -> 
         low = -math.inf if i == 0 else _root(excess, places[i - 1], places[i])
         high = math.inf if last == len(places) - 1 else _root(excess, places[last], places[last + 1])
         inside = [root for root in roots if low <= root <= high]
-        found.append((inside[0] if inside else math.nan, low, high))
+        intervals.append((inside[0] if inside else math.nan, low, high))
         i = last + 1
-    return found
+    return intervals
 
 
 def _root(function: scaling_law.Scalar, low: float, high: float) -> float:
@@ -230,8 +232,8 @@ def _root(function: scaling_law.Scalar, low: float, high: float) -> float:
     at_low = function(low)
     for _ in range(30):
         middle = (low + high) / 2
-        if (found := function(middle)) * at_low > 0:
-            low, at_low = middle, found
+        if (at_middle := function(middle)) * at_low > 0:
+            low, at_low = middle, at_middle
         else:
             high = middle
         if high - low < 1e-4:

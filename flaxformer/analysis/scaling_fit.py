@@ -83,14 +83,14 @@ class ScalingFit:
     held_out: tuple[HeldOut, ...] = ()
 
     @property
-    def fitted(self) -> list[SizePoint]:
+    def fitted_points(self) -> list[SizePoint]:
         """Sizes of the fit."""
         return [point for point in self.points if not point.is_held_out]
 
     @property
     def places(self) -> Vector:
         """log(C / C₀) of the fitted sizes."""
-        return np.log([point.size / self.unit for point in self.fitted])
+        return np.log([point.size / self.unit for point in self.fitted_points])
 
     @property
     def law(self) -> LawAtSizes:
@@ -143,42 +143,42 @@ def fit_arm(
       declared: seeds of the study.
       metric: range of the metric.
     """
-    found = ScalingFit(labels, variable, points)
-    own, name = found.fitted, VARIABLE_NAMES[variable]
-    sizes = [point.size for point in own]
+    fit = ScalingFit(labels, variable, points)
+    fitted, name = fit.fitted_points, VARIABLE_NAMES[variable]
+    sizes = [point.size for point in fitted]
     if len(set(sizes)) < FEWEST_SIZES or min(sizes) <= 0:
         n = len({size for size in sizes if size > 0})
         return dataclasses.replace(
-            found,
+            fit,
             reason=f"the fitted runs have {count_of(n, 'different number')} of {name}, and a law with "
             f"{scaling_law.PARAMETERS} parameters needs at least {FEWEST_SIZES}",
         )
     if max(sizes) / min(sizes) < LEAST_RANGE:
         return dataclasses.replace(
-            found,
+            fit,
             reason=f"the largest fitted run has {max(sizes) / min(sizes):.3g} times the {name} of the smallest; "
             f"expected at least {LEAST_RANGE:g} times",
         )
-    used = usable_seeds(own, range(len(declared)))
+    used = usable_seeds(fitted, range(len(declared)))
     if len(used) < FEWEST_SEEDS:
         return dataclasses.replace(
-            found,
+            fit,
             reason=f"{len(used)} of {count_of(len(declared), 'seed')} finished without divergence, and with a finite "
             f"score, at every fitted size; at least {FEWEST_SEEDS} are needed",
         )
-    scores = np.array([[point.arm.scores[i] for point in own] for i in used], float)
+    scores = np.array([[point.arm.scores[i] for point in fitted] for i in used], float)
     unit = math.exp(float(np.mean(np.log(sizes))))
-    found = dataclasses.replace(found, seeds=tuple(declared[i] for i in used), unit=unit, scores=scores)
+    fit = dataclasses.replace(fit, seeds=tuple(declared[i] for i in used), unit=unit, scores=scores)
     if float(scores.std(0).max()) <= 1e-9 * float(np.abs(scores).max()):
-        return dataclasses.replace(found, reason="all seeds have the same scores, so that no interval exists")
-    slopes = np.polyfit(found.places, scores.T, 1)[0]
+        return dataclasses.replace(fit, reason="all seeds have the same scores, so that no interval exists")
+    slopes = np.polyfit(fit.places, scores.T, 1)[0]
     if reason := no_trend(slopes, metric, name):
-        return dataclasses.replace(found, reason=reason)
-    theta = scaling_law.fit(found.places, scores.mean(0))
-    misfit = scaling_tests.misfit_p(theta, found.law, scores)
-    found = dataclasses.replace(found, theta=theta, misfit_p=misfit)
-    held_out = tuple(_held_out(found, point, used) for point in points if point.is_held_out)
-    return _with_parameters(dataclasses.replace(found, held_out=held_out), metric)
+        return dataclasses.replace(fit, reason=reason)
+    theta = scaling_law.fit(fit.places, scores.mean(0))
+    misfit = scaling_tests.misfit_p(theta, fit.law, scores)
+    fit = dataclasses.replace(fit, theta=theta, misfit_p=misfit)
+    held_out = tuple(_held_out(fit, point, used) for point in points if point.is_held_out)
+    return _with_parameters(dataclasses.replace(fit, held_out=held_out), metric)
 
 
 def usable_seeds(points: Sequence[SizePoint], seeds: Sequence[int]) -> list[int]:
@@ -206,37 +206,37 @@ def no_trend(slopes: Vector, metric: MetricRange, name: str) -> str:
     return f"the metric gets worse with {name}" if is_wrong else ""
 
 
-def _held_out(found: ScalingFit, point: SizePoint, used: Sequence[int]) -> HeldOut:
+def _held_out(fit: ScalingFit, point: SizePoint, used: Sequence[int]) -> HeldOut:
     """The prediction of a held-out size at the seeds of the fit that have a result there."""
-    if found.scores is None or found.theta is None or point.size <= 0:
+    if fit.scores is None or fit.theta is None or point.size <= 0:
         return HeldOut(point, LawEstimate(math.nan, math.nan, math.nan), math.nan)
     there = [row for row, i in enumerate(used) if usable_seeds([point], [i])]
     if len(there) < FEWEST_SEEDS:
-        return HeldOut(point, found.value_at(point.size), math.nan)
-    own = np.array([point.arm.scores[used[row]] for row in there], float)
-    scores, beyond = found.scores[there], scaling_law.law_at(np.log([point.size / found.unit]))
-    theta = scaling_law.fit(found.places, scores.mean(0))
-    predicted = scaling_tests.prediction_interval(theta, found.law, beyond, scores, own)
-    return HeldOut(point, LawEstimate(*predicted), float(own.mean()))
+        return HeldOut(point, fit.value_at(point.size), math.nan)
+    observed = np.array([point.arm.scores[used[row]] for row in there], float)
+    scores, beyond = fit.scores[there], scaling_law.law_at(np.log([point.size / fit.unit]))
+    theta = scaling_law.fit(fit.places, scores.mean(0))
+    predicted = scaling_tests.prediction_interval(theta, fit.law, beyond, scores, observed)
+    return HeldOut(point, LawEstimate(*predicted), float(observed.mean()))
 
 
-def _with_parameters(found: ScalingFit, metric: MetricRange) -> ScalingFit:
+def _with_parameters(fit: ScalingFit, metric: MetricRange) -> ScalingFit:
     """The fit with its parameters, or with the reason why they are not identified."""
-    theta, scores, law = found.theta, found.scores, found.law
+    theta, scores, law = fit.theta, fit.scores, fit.law
     if theta is None or scores is None:
-        return found
+        return fit
     steepest = (-scaling_law.STEEPEST, scaling_law.STEEPEST)
     low, high = scaling_tests.interval_of(scaling_law.exponent_of, law, scores, theta, steepest)
     if not (low > 0 and math.isfinite(high)):
-        return dataclasses.replace(found, reason=unbounded_exponent(low, high))
+        return dataclasses.replace(fit, reason=unbounded_exponent(low, high))
     limit = scaling_law.limit_of(theta)[0]
     if reason := at_its_bound(limit, metric):
-        return dataclasses.replace(found, reason=reason)
+        return dataclasses.replace(fit, reason=reason)
     ends = scaling_tests.interval_of(scaling_law.limit_of, law, scores, theta)
-    log_amplitude = functools.partial(scaling_law.log_amplitude_of, log_unit=math.log(found.unit))
+    log_amplitude = functools.partial(scaling_law.log_amplitude_of, log_unit=math.log(fit.unit))
     logs = LawEstimate(log_amplitude(theta)[0], *scaling_tests.interval_of(log_amplitude, law, scores, theta))
     return dataclasses.replace(
-        found,
+        fit,
         exponent=LawEstimate(float(theta[2]), low, high),
         limit=LawEstimate(limit, max(ends[0], metric.low), min(ends[1], metric.high)),
         amplitude=amplitude_of(logs, theta[1]),
@@ -253,7 +253,7 @@ def at_its_bound(limit: float, metric: MetricRange) -> str:
 def amplitude_of(logs: LawEstimate, sign: float) -> LawEstimate:
     """Return an amplitude with its interval from those of the logarithm of its size, with the sign of a number."""
     value, low, high = (
-        math.copysign(math.exp(one) if one < 700 else math.inf, sign) for one in (logs.value, logs.low, logs.high)
+        math.copysign(math.exp(log) if log < 700 else math.inf, sign) for log in (logs.value, logs.low, logs.high)
     )
     return LawEstimate(value, min(low, high), max(low, high))
 

@@ -111,7 +111,7 @@ def reach(costs: Sequence[float], scores: Sequence[float], target: float, goal: 
       goal: the direction in which a score is good.
     """
     sign = 1.0 if goal == "lower" else -1.0
-    best = list(itertools.accumulate((sign * one for one in scores), min))
+    best = list(itertools.accumulate((sign * score for score in scores), min))
     target = sign * target
     if target >= best[0]:
         return Reached(costs[0], costs[0], costs[0], 0)
@@ -120,8 +120,8 @@ def reach(costs: Sequence[float], scores: Sequence[float], target: float, goal: 
             return Reached(high, high, high, 0)
         if after < target:
             near = sum(high / NEAR <= cost <= high * NEAR for cost in costs if cost > 0)
-            part = (before - target) / (before - after)
-            return Reached(low ** (1 - part) * high**part if low > 0 else high, low, high, near)
+            fraction = (before - target) / (before - after)
+            return Reached(low ** (1 - fraction) * high**fraction if low > 0 else high, low, high, near)
     return Reached(math.inf, math.inf, math.inf, 0)
 
 
@@ -156,38 +156,39 @@ def speed_up(
       resource: cost in FLOPs ("compute") or in seconds ("time").
     """
     pairs = [
-        (own, other)
-        for own, other in zip(arm.rows, baseline.rows, strict=True)
-        if own is not None and other is not None and _is_usable(own, metric) and _is_usable(other, metric)
+        (arm_row, baseline_row)
+        for arm_row, baseline_row in zip(arm.rows, baseline.rows, strict=True)
+        if arm_row is not None and baseline_row is not None
+        if _is_usable(arm_row, metric) and _is_usable(baseline_row, metric)
     ]
     how = {(_kind(row.device), row.group_size) for pair in pairs for row in pair}
     if not pairs or (
         resource == "time" and (len(how) > 1 or min(seconds_of(row) for pair in pairs for row in pair) <= 0)
     ):
         return None
-    logs, found, above, below = [], [], 0, 0
-    for own, other in pairs:
-        costs, whole = COSTS[resource](other), COSTS[resource](own)[-1]
-        target, curve = score(own, metric), curve_of(other, metric)
+    logs, crossings, above, below = [], [], 0, 0
+    for arm_row, baseline_row in pairs:
+        costs, whole = COSTS[resource](baseline_row), COSTS[resource](arm_row)[-1]
+        target, curve = score(arm_row, metric), curve_of(baseline_row, metric)
         known = [(cost, value) for cost, value in zip(costs, curve, strict=True) if value is not None]
         if target is None or not known:
             continue
-        found.append(one := reach([cost for cost, _ in known], [value for _, value in known], target, goal))
-        above, below = above + math.isinf(one.cost), below + (one.cost == 0)
-        bound = costs[-1] if math.isinf(one.cost) else one.cost or costs[1]
+        crossings.append(crossing := reach([cost for cost, _ in known], [value for _, value in known], target, goal))
+        above, below = above + math.isinf(crossing.cost), below + (crossing.cost == 0)
+        bound = costs[-1] if math.isinf(crossing.cost) else crossing.cost or costs[1]
         logs.append(math.log(bound / whole))
-    if unknown := [one for one in found if not one.is_known]:
+    if unknown := [crossing for crossing in crossings if not crossing.is_known]:
         return SpeedUp(estimate([]), above, below, _too_few(unknown))
     effect = judge_difference(logs).effect
     if above or below:
         mean = math.nan if above and below else effect.mean
         effect = Estimate(mean, math.nan, math.nan, effect.sd, effect.n)
-    return SpeedUp(_widened(effect, found), above, below)
+    return SpeedUp(_widen(effect, crossings), above, below)
 
 
 def _too_few(unknown: Sequence[Reached]) -> str:
     """The reason why a speed-up is not read off curves that were evaluated too rarely."""
-    fewest = min(unknown, key=lambda one: (one.low > 0, one.near))
+    fewest = min(unknown, key=lambda crossing: (crossing.low > 0, crossing.near))
     where = (
         f"{count_of(fewest.near, 'evaluation')} of training within a factor of {NEAR:g} of the step that reaches it"
         if fewest.low > 0
@@ -197,14 +198,14 @@ def _too_few(unknown: Sequence[Reached]) -> str:
     return f"{where}, and {more}: evaluate more often (training.evaluate_every)"
 
 
-def _widened(effect: Estimate, found: Sequence[Reached]) -> Estimate:
+def _widen(effect: Estimate, crossings: Sequence[Reached]) -> Estimate:
     """The interval of the mean, widened by the mean distances in log cost to the evaluations around each target."""
-    known = [one for one in found if 0 < one.cost < math.inf]
+    known = [crossing for crossing in crossings if 0 < crossing.cost < math.inf]
     if not known:
         return effect
     down, up = (
-        sum(abs(math.log(one.cost / end)) for one, end in zip(known, ends, strict=True)) / len(known)
-        for ends in ([one.low for one in known], [one.high for one in known])
+        sum(abs(math.log(crossing.cost / end)) for crossing, end in zip(known, ends, strict=True)) / len(known)
+        for ends in ([crossing.low for crossing in known], [crossing.high for crossing in known])
     )
     return dataclasses.replace(effect, low=effect.low - down, high=effect.high + up)
 
@@ -255,9 +256,9 @@ def compare_arms(study: Declaration, arm: ArmSummary, baseline: ArmSummary) -> S
 
 
 def speed_ups(study: Declaration, arms: Sequence[ArmSummary]) -> Iterator[SpeedUps]:
-    """Yield the speed-ups of every arm over the baseline's, then those of other pairs of arms that claims compare.
+    """Yield the speed-ups of every arm over the baseline's, then the speed-ups of other pairs that claims compare.
 
-    A study of more than `MOST_COMPARED` arms has those of its claims alone.
+    A study of more than `MOST_COMPARED` arms has the speed-ups of its claims alone.
     """
     reference = reference_arm(study.axes, arms)
     if reference is None or reference.cost is None:
@@ -265,11 +266,11 @@ def speed_ups(study: Declaration, arms: Sequence[ArmSummary]) -> Iterator[SpeedU
     pairs = [(arm, reference) for arm in arms if arm is not reference] if len(arms) <= MOST_COMPARED else []
     for claim in study.claims:
         if len(claim.terms) == 2 and not any(QUANTITY in labels for _, labels in claim.terms):
-            own = [next((arm for arm in arms if arm.labels == labels), None) for _, labels in claim.terms]
-            if own[0] is not None and own[1] is not None and own[0] is not reference:
-                pairs.append((own[0], own[1]))
+            compared = [next((arm for arm in arms if arm.labels == labels), None) for _, labels in claim.terms]
+            if compared[0] is not None and compared[1] is not None and compared[0] is not reference:
+                pairs.append((compared[0], compared[1]))
     seen = set()
     for arm, baseline in pairs:
-        if (id(arm), id(baseline)) not in seen and (found := compare_arms(study, arm, baseline)) is not None:
-            yield found
+        if (id(arm), id(baseline)) not in seen and (comparison := compare_arms(study, arm, baseline)) is not None:
+            yield comparison
         seen.add((id(arm), id(baseline)))

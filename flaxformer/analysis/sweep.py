@@ -85,13 +85,13 @@ def find_sweeps(study: Declaration, arms: Sequence[ArmSummary]) -> list[Sweep]:
     """Return a sweep for each axis with enough numbers, from the declaration and the arms of a study.
 
     The axis with the most values is first, as that which was varied to find its best value. The axis of a scaling law
-    is none.
+    has none.
     """
-    found = []
+    sweeps = []
     sizes = None if study.scaling is None else study.scaling.axis
     for axis in study.axes:
         coordinates = axis.coordinates if axis.name != sizes else {}
-        numbers = {name: own for name, values in coordinates.items() if (own := _numbers(values)) is not None}
+        numbers = {name: levels for name, values in coordinates.items() if (levels := _numbers(values)) is not None}
         if not any(_is_swept(values) for values in numbers.values()):
             continue
         groups: dict[tuple[tuple[str, str], ...], list[SweepPoint]] = {}
@@ -102,10 +102,10 @@ def find_sweeps(study: Declaration, arms: Sequence[ArmSummary]) -> list[Sweep]:
             point = SweepPoint({name: float(values[level]) for name, values in numbers.items()}, arm)
             groups.setdefault(tuple(labels.items()), []).append(point)
         goal = goal_of(study.metric, study.goal)
-        lines = [_line(study, dict(labels), own, goal) for labels, own in groups.items() if len(own) > 1]
+        lines = [_line(study, dict(labels), points, goal) for labels, points in groups.items() if len(points) > 1]
         if any(len(line.points) >= FEWEST_VALUES for line in lines):
-            found.append(Sweep(axis.name, list(numbers), goal, lines))
-    return sorted(found, key=lambda sweep: -max(len(line.points) for line in sweep.lines))
+            sweeps.append(Sweep(axis.name, list(numbers), goal, lines))
+    return sorted(sweeps, key=lambda sweep: -max(len(line.points) for line in sweep.lines))
 
 
 def _numbers(values: Mapping[str, float | str]) -> dict[str, float] | None:
@@ -141,20 +141,20 @@ def _optimum(study: Declaration, points: Sequence[SweepPoint], sign: int) -> Opt
 
 def _scores(study: Declaration, points: Sequence[SweepPoint], step: int | None) -> dict[float, dict[int, float]]:
     """Scores by value and seed, of the values at which no run diverged, and every score is finite."""
-    found: dict[float, dict[int, float]] = {}
+    by_value: dict[float, dict[int, float]] = {}
     for point in points:
         [value] = point.numbers.values()
         if value <= 0 or point.arm.diverged or point.arm.not_finite:
             continue
-        own = point.arm.scores if step is None else point.arm.scores_at(study.metric, step)
-        scores = {seed: score for seed, score in zip(study.seeds, own, strict=True) if score is not None}
+        arm_scores = point.arm.scores if step is None else point.arm.scores_at(study.metric, step)
+        scores = {seed: score for seed, score in zip(study.seeds, arm_scores, strict=True) if score is not None}
         if scores:
-            found[value] = scores
-    return found
+            by_value[value] = scores
+    return by_value
 
 
 def _fit(scores: Mapping[float, Mapping[int, float]], sign: int, step: int | None) -> Optimum | None:
-    near = near_best({value: sign * estimate(list(own.values())).mean for value, own in scores.items()})
+    near = near_best({value: sign * estimate(list(by_seed.values())).mean for value, by_seed in scores.items()})
     if len(near) < FEWEST_VALUES:
         return None
     seeds = [seed for seed in scores[near[0]] if all(seed in scores[value] for value in near)]

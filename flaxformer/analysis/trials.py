@@ -28,10 +28,10 @@ class TrialResults:
 
     def __init__(self, store: Store, trials: Sequence[str]) -> None:
         self.trials, self._store = trials, store
-        found = columns.scalars(store)
-        self.declarations = dict(found["declaration"].value_counts().iter_rows())
+        scalars = columns.scalars(store)
+        self.declarations = dict(scalars["declaration"].value_counts().iter_rows())
         """Number of results, also of trials that are not declared, by the declaration that each holds."""
-        self.table = self._aligned(found)
+        self.table = self._align(scalars)
         """One row per trial, of nulls where it has no result: `columns.SCALARS`, and metrics under `NUMBER`."""
         self.statuses: list[str | None] = self.table["status"].to_list()
         self._columns: dict[str, list[float | None]] = {}
@@ -39,15 +39,15 @@ class TrialResults:
         self._curves: dict[str, tuple[list[list[int] | None], list[list[float | None] | None]]] = {}
         self._kept: dict[str, Row | None] = {}
 
-    def _aligned(self, found: pl.DataFrame) -> pl.DataFrame:
+    def _align(self, table: pl.DataFrame) -> pl.DataFrame:
         names = pl.DataFrame({"trial": self.trials}, schema={"trial": pl.String})
-        return names.join(found, on="trial", how="left", maintain_order="left")
+        return names.join(table, on="trial", how="left", maintain_order="left")
 
     def numbers(self, name: str) -> pl.Series:
         """A fixed column of numbers, such as "seconds", or a metric; null where a trial has none."""
-        for own in (name, f"{NUMBER}{name}"):
-            if own in self.table.columns:
-                return self.table[own]
+        for column in (name, f"{NUMBER}{name}"):
+            if column in self.table.columns:
+                return self.table[column]
         return pl.Series(name, [None] * len(self.trials), dtype=pl.Float64)
 
     def column(self, name: str) -> list[float | None]:
@@ -63,7 +63,7 @@ class TrialResults:
 
     def everything(self) -> pl.DataFrame:
         """One row per trial with all columns; of nulls, besides its name, where it has no result."""
-        return self._aligned(columns.everything(self._store))
+        return self._align(columns.everything(self._store))
 
     def _at(self, status: str) -> list[int]:
         return self.table["status"].eq_missing(status).arg_true().to_list()
@@ -81,39 +81,39 @@ class TrialResults:
     def diverged(self) -> np.ndarray:
         """For each trial, whether its run diverged (`divergence.is_diverged`); False for a run that failed."""
         known = (self.table["status"] == "diverged") | self.table["diverged_at"].is_not_null()
-        found = known.fill_null(value=False).to_numpy().copy()
+        diverged = known.fill_null(value=False).to_numpy().copy()
         loss, initial = (_floats(self.numbers(name)) for name in (LOSS, f"initial_{LOSS}"))
         has_both = self.numbers(LOSS).is_not_null() & self.numbers(f"initial_{LOSS}").is_not_null()
         ended = (self.table["status"] != "failed").fill_null(value=False)
         with np.errstate(invalid="ignore"):
-            doubtful = may_have_diverged(loss, initial) & (has_both & ended).to_numpy() & ~found
+            doubtful = may_have_diverged(loss, initial) & (has_both & ended).to_numpy() & ~diverged
         for place, row in self._each(np.flatnonzero(doubtful).tolist()):
-            found[place] = row is not None and is_diverged(row)
-        return found & ended.to_numpy()
+            diverged[place] = row is not None and is_diverged(row)
+        return diverged & ended.to_numpy()
 
     def scores(self, metric: str, statuses: tuple[str, ...] = ("done", "diverged")) -> list[float | None]:
         """The score (`divergence.score`) of each run with one of these statuses; None for others, and without one."""
         if (metric, statuses) not in self._scores:
-            self._scores[metric, statuses] = self._scored(metric, statuses)
+            self._scores[metric, statuses] = self._compute_scores(metric, statuses)
         return self._scores[metric, statuses]
 
-    def _scored(self, metric: str, statuses: tuple[str, ...]) -> list[float | None]:
+    def _compute_scores(self, metric: str, statuses: tuple[str, ...]) -> list[float | None]:
         value, initial = self.numbers(metric), self.numbers(f"initial_{on_validation(metric)}")
         numbers, first = _floats(value), _floats(initial)
         counted = np.where(self.diverged, first, numbers)
         has_ended = self._has_ended(statuses)
         has_both = (value.is_not_null() & initial.is_not_null()).to_numpy()
-        found: list[float | None] = [finite(number) for number in counted.tolist()]
+        scores: list[float | None] = [finite(number) for number in counted.tolist()]
         for place in np.flatnonzero(~has_ended).tolist():
-            found[place] = None
+            scores[place] = None
         for place, row in self._each(np.flatnonzero(has_ended & ~has_both).tolist()):
-            found[place] = score(row, metric) if row is not None and has_score(row, metric) else None
-        return found
+            scores[place] = score(row, metric) if row is not None and has_score(row, metric) else None
+        return scores
 
     def _has_ended(self, statuses: tuple[str, ...]) -> np.ndarray:
         return self.table["status"].is_in(statuses).fill_null(value=False).to_numpy()
 
-    def unscored(self, metric: str) -> list[int]:
+    def places_without_score(self, metric: str) -> list[int]:
         """Places of the trials whose run ended, and whose row lacks the metric."""
         return [place for place, has_metric in self._without_score(metric) if not has_metric]
 
@@ -131,15 +131,15 @@ class TrialResults:
         """Steps and values (`divergence.curve_of`) of the curve of each run that did not fail; None without."""
         if metric not in self._curves:
             name = f"{metric}{CURVE}"
-            table = self._aligned(columns.lists(self._store, "evaluated_at", name))
+            table = self._align(columns.lists(self._store, "evaluated_at", name))
             ended = (table["status"] != "failed").fill_null(value=False) & table[name].is_not_null()
             values = table.select(pl.when(ended).then(pl.col(name)))[name]
             is_finite = values.list.eval(pl.element().is_finite()).list.all().fill_null(value=True)
             special = (ended & (~is_finite | pl.Series(self.diverged))).arg_true().to_list()
-            found: list[list[float | None] | None] = values.to_list()
+            curves: list[list[float | None] | None] = values.to_list()
             for place, row in self._each(special):
-                found[place] = None if row is None else curve_of(row, metric)
-            self._curves[metric] = table["evaluated_at"].to_list(), found
+                curves[place] = None if row is None else curve_of(row, metric)
+            self._curves[metric] = table["evaluated_at"].to_list(), curves
         return self._curves[metric]
 
     @functools.cached_property
@@ -153,23 +153,23 @@ class TrialResults:
         """
         names = [self.trials[place] for place in places]
         if len(self.trials) <= FEW:
-            found: Mapping[str, Row | None] = self._all
+            rows: Mapping[str, Row | None] = self._all
         elif len(names) > FEW:
-            found = columns.rows_of(self._store, names)
+            rows = columns.rows_of(self._store, names)
         else:
             if lacking := [name for name in names if name not in self._kept]:
                 if len(self._kept) + len(lacking) > FEW:
                     self._kept, lacking = {}, names
                 read = columns.rows_of(self._store, lacking)
                 self._kept |= {name: read.get(name) for name in lacking}
-            found = self._kept
-        return [found.get(name) for name in names]
+            rows = self._kept
+        return [rows.get(name) for name in names]
 
     def _each(self, places: Sequence[int]) -> Iterator[tuple[int, Row | None]]:
         """Yield places with their whole rows, of which few are in memory at a time."""
         for begin in range(0, len(places), FEW):
-            part = places[begin : begin + FEW]
-            yield from zip(part, self.read(part), strict=True)
+            chunk = places[begin : begin + FEW]
+            yield from zip(chunk, self.read(chunk), strict=True)
 
 
 def _floats(numbers: pl.Series) -> np.ndarray:
@@ -192,8 +192,8 @@ class Rows(Sequence[Row]):
     def __getitem__(self, index: slice) -> list[Row]: ...
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         chosen = self.places[index] if isinstance(index, slice) else [self.places[index]]
-        found = [row for row in self.results.read(chosen) if row is not None]
-        return found if isinstance(index, slice) else found[0]
+        rows = [row for row in self.results.read(chosen) if row is not None]
+        return rows if isinstance(index, slice) else rows[0]
 
     def __iter__(self) -> Iterator[Row]:
         return (row for _, row in self.results._each(self.places) if row is not None)

@@ -11,7 +11,7 @@ from flaxformer.study.halving import Goal, goal_of, mean, rank
 from flaxformer.system.errors import UserError, did_you_mean
 
 
-def tuned(
+def tuned_value(
     folder: str | Path,
     path: str,
     seeds: Sequence[int],
@@ -22,7 +22,7 @@ def tuned(
 
     Arms that a halving stopped do not count, nor arms whose metric is not finite at some seed.
 
-    `tuned("runs/rates", "optimizer.learning_rate", seeds=range(5), where={"norm": "pre"})`
+    `tuned_value("runs/rates", "optimizer.learning_rate", seeds=range(5), where={"norm": "pre"})`
 
     Args:
       folder: the tuning study's folder of results.
@@ -68,7 +68,7 @@ def _has(analysis: Analysis, arm: ArmSummary, where: Mapping[str, str]) -> bool:
 
 def _value(analysis: Analysis, arm: ArmSummary, path: str) -> int | float | str | None:
     """Return a field of an arm's recipe, as it is on disk."""
-    name = next(own.arm for own in analysis.study.arms if own.labels == arm.labels)
+    name = next(declared.arm for declared in analysis.study.arms if declared.labels == arm.labels)
     value: object = analysis.study.recipes[name].run
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:

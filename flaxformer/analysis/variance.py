@@ -36,29 +36,29 @@ class SeedVariance:
 def seed_variances(study: Declaration, arms: Sequence[ArmSummary]) -> list[SeedVariance]:
     """Return the variance of each arm of a study in which an arm fixes the seed of a source; else none."""
     by_labels = {_key(arm.labels): arm.arm for arm in study.arms}
-    varied = [_varied(study.recipes[by_labels[_key(arm.labels)]].run) for arm in arms]
-    if all(len(own) == len(SOURCES) for own in varied):
+    varied = [_varied_sources(study.recipes[by_labels[_key(arm.labels)]].run) for arm in arms]
+    if all(len(sources) == len(SOURCES) for sources in varied):
         return []
-    together = [arm.estimate for arm, own in zip(arms, varied, strict=True) if len(own) == len(SOURCES)]
+    together = [arm.estimate for arm, sources in zip(arms, varied, strict=True) if len(sources) == len(SOURCES)]
     total = together[0].sd ** 2 if len(together) == 1 and together[0].n > 1 else math.nan
-    return [_variance(arm, own, total) for arm, own in zip(arms, varied, strict=True)]
+    return [_variance(arm, sources, total) for arm, sources in zip(arms, varied, strict=True)]
 
 
 def _key(labels: Labels) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-def _varied(run: JsonObject) -> tuple[str, ...]:
+def _varied_sources(run: JsonObject) -> tuple[str, ...]:
     """Return the names of the sources that follow the seed, from the recipe of an arm."""
     fixed = run.get("seeds", {})
-    return tuple(name for own, name in SOURCES.items() if fixed.get(own) is None)
+    return tuple(name for field, name in SOURCES.items() if fixed.get(field) is None)
 
 
 def _variance(arm: ArmSummary, sources: tuple[str, ...], total: float) -> SeedVariance:
-    own = arm.estimate
-    low, high = sd_interval(own.sd, own.n)
-    share = own.sd**2 / total if total else math.nan
-    return SeedVariance(arm.labels, sources, own.sd, low, high, share, own.n)
+    estimate = arm.estimate
+    low, high = sd_interval(estimate.sd, estimate.n)
+    share = estimate.sd**2 / total if total else math.nan
+    return SeedVariance(arm.labels, sources, estimate.sd, low, high, share, estimate.n)
 
 
 def sd_interval(sd: float, n: int, level: float = LEVEL) -> tuple[float, float]:

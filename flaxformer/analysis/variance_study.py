@@ -39,31 +39,32 @@ def variance_of_seeds(
       UserError: an unknown source, a run with `seeds` of its own, or fewer than two seeds.
     """
     chosen = _default_sources(run) if sources is None else tuple(sources)
-    for one in chosen:
-        if one not in SOURCES:
-            raise UserError(f"sources has '{one}'{did_you_mean(one, list(SOURCES))}")
-    given = {own: value for own in SOURCES if (value := getattr(run.seeds, own)) is not None}
-    if given:
-        raise UserError(f"run.seeds are {given}; expected None, since the study sets them")
+    for source in chosen:
+        if source not in SOURCES:
+            raise UserError(f"sources has '{source}'{did_you_mean(source, list(SOURCES))}")
+    preset = {field: value for field in SOURCES if (value := getattr(run.seeds, field)) is not None}
+    if preset:
+        raise UserError(f"run.seeds are {preset}; expected None, since the study sets them")
     seeds = range(seeds) if isinstance(seeds, int) else tuple(seeds)
     if len(seeds) < 2:
         raise UserError(f"seeds are {list(seeds)}; expected at least 2, to estimate a standard deviation")
     fixed: Mapping[str, Mapping[str, object]] = {
-        SOURCES[one]: {f"seeds.{own}": None if own == one else run.seed for own in SOURCES} for one in chosen
+        SOURCES[source]: {f"seeds.{field}": None if field == source else run.seed for field in SOURCES}
+        for source in chosen
     }
-    others = "the others are fixed at one draw each, so that a share holds for that draw"
+    condition = "the others are fixed at one draw each, so that a share holds for that draw"
     return Study(
         name=name,
         question="How much of the variance between seeds is due to initialisation, data order and dropout?",
         baseline=run,
-        axes=[Points(AXIS, {TOGETHER: {f"seeds.{own}": None for own in SOURCES}, **fixed})],
+        axes=[Points(AXIS, {TOGETHER: {f"seeds.{field}": None for field in SOURCES}, **fixed})],
         seeds=seeds,
         metric=metric,
-        caveats=[f"Where one source varies, {others}; shares need not add up to 100 %, since sources interact."],
+        caveats=[f"Where one source varies, {condition}; shares need not add up to 100 %, since sources interact."],
     )
 
 
 def _default_sources(run: Run) -> tuple[str, ...]:
     stacks = [stack for stack in (run.model, run.model.encoder) if stack is not None]
     has_dropout = any(stack.dropout is not None for stack in stacks)
-    return tuple(own for own in SOURCES if own != "dropout" or has_dropout)
+    return tuple(field for field in SOURCES if field != "dropout" or has_dropout)

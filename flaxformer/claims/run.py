@@ -114,7 +114,8 @@ def _with_seeds(evidence: Evidence, seeds: Callable[[Sequence[int]], Sequence[in
 
 
 def _describe_failures(analysis: Analysis) -> str:
-    return f"{count_of(len(analysis.failed), 'run')} failed: {analysis.failed[0]['cause']}" if analysis.failed else ""
+    failed = analysis.failed_runs
+    return f"{count_of(len(failed), 'run')} failed: {failed[0]['cause']}" if failed else ""
 
 
 def _note(folder: Path, name: str, seconds: float) -> None:

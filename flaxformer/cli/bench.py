@@ -88,7 +88,7 @@ def _measure(
     about = {"command": _command(arguments, benchmark), "rounds": rounds, "machine": machine()}
     root = output_folder(arguments.output or Path("runs/bench") / benchmark.name)
     path = root / f"{datetime.datetime.now():%Y-%m-%d-%H%M%S}.json"
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     with console.status("") as status:
         for event in measure(benchmark, file, ways, rounds):
             where = " ".join(filter(None, [event.way, place(benchmark, event.point)]))
@@ -96,17 +96,17 @@ def _measure(
                 turn = f"round {event.round} of {rounds}" if event.round else "rehearsal"
                 status.update(Text(f"{turn}: {where}"))
                 continue
-            found.append(event)
-            show.keep(path, benchmark, found, about, left_out)
+            measurements.append(event)
+            show.keep(path, benchmark, measurements, about, left_out)
             if event.error:
                 console.print(Text(f"{where} failed: {event.error.splitlines()[-1]}", "red"), soft_wrap=True)
-    console.print(fit_width(show.table(benchmark, found), console.width))
-    for line in conclusions(benchmark, found):
+    console.print(fit_width(show.table(benchmark, measurements), console.width))
+    for line in conclusions(benchmark, measurements):
         console.print(line, highlight=False)
-    draw(path, benchmark, found)
+    draw(path, benchmark, measurements)
     console.print()
     show_paths(console, {"Numbers": path, "Figure": path.with_suffix(".svg")})
-    return FAILED if any(one.error for one in found) else 0
+    return FAILED if any(measurement.error for measurement in measurements) else 0
 
 
 def _command(arguments: Bench, benchmark: Benchmark) -> str:

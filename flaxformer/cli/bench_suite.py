@@ -26,7 +26,7 @@ MOST_MINUTES = 10_000
 
 def main(arguments: Bench, console: Console, suite: Suite, file: Path) -> int:
     """Measure the sections of a suite; print and write their tables, and the verdicts on the goals."""
-    suite = _selected(arguments, suite)
+    suite = _select(arguments, suite)
     minutes = suite.minutes if arguments.minutes is None else arguments.minutes
     if not 0 < minutes <= MOST_MINUTES:
         raise UserError(f"minutes is {minutes:g}; expected a number above 0 and at most {MOST_MINUTES:,}")
@@ -46,7 +46,7 @@ def main(arguments: Bench, console: Console, suite: Suite, file: Path) -> int:
     finally:  # what was measured is written already, also when this is interrupted
         if path.exists():
             show_paths(console, {"Numbers": path, "Tables": path.with_suffix(".md")})
-    return FAILED if any(one.error for found in results.values() for one in found) else 0
+    return FAILED if any(measurement.error for measurements in results.values() for measurement in measurements) else 0
 
 
 def _measure(
@@ -64,7 +64,7 @@ def _measure(
     """Measure one section, and print its table."""
     benchmark = suite.sections[name].benchmark
     ways, left_out[name] = choose.choose_ways(benchmark, (), benchmark.options)
-    found = results.setdefault(name, [])
+    measurements = results.setdefault(name, [])
     page.keep(path, suite, results, about, left_out)
     rounds = arguments.rounds or (1 if arguments.quick else benchmark.rounds)
     with console.status("") as status:
@@ -72,19 +72,19 @@ def _measure(
             if isinstance(event, Measuring):
                 status.update(Text(" ".join(filter(None, [name, event.way, place(benchmark, event.point)]))))
                 continue
-            found.append(event)
+            measurements.append(event)
             page.keep(path, suite, results, about, left_out)
     console.print(Text.assemble((name, "bold"), f": {benchmark.question}"))
-    if found:
-        console.print(fit_width(show.table(benchmark, found), console.width))
-    for line in conclusions(benchmark, found):
+    if measurements:
+        console.print(fit_width(show.table(benchmark, measurements), console.width))
+    for line in conclusions(benchmark, measurements):
         console.print(line, highlight=False)
     for line in [*left_out[name], *page.missing(suite, results, name)]:
         console.print(line, style="yellow", highlight=False, soft_wrap=True)
     console.print()
 
 
-def _selected(arguments: Bench, suite: Suite) -> Suite:
+def _select(arguments: Bench, suite: Suite) -> Suite:
     """Return the suite with the sections and the options of the command line.
 
     Raises:
@@ -98,19 +98,21 @@ def _selected(arguments: Bench, suite: Suite) -> Suite:
             raise UserError(f"{suite.name} has no section '{name}'{did_you_mean(name, list(suite.sections))}")
     words: dict[str, list[str]] = {name: [] for name in suite.sections}
     for word in arguments.overrides:
-        section, dot, rest = word.partition(".")
+        section, dot, assignment = word.partition(".")
         if section not in words or not dot:
             raise UserError(f"option '{word}' is of no section; expected such as {next(iter(words))}.OPTION=VALUE")
-        words[section].append(rest)
+        words[section].append(assignment)
     sections = {
-        name: dataclasses.replace(own, benchmark=choose.with_options(_named(own, name), words[name], arguments.quick))
-        for name, own in suite.sections.items()
+        name: dataclasses.replace(
+            section, benchmark=choose.with_options(_benchmark_of(section, name), words[name], arguments.quick)
+        )
+        for name, section in suite.sections.items()
     }
     suite = dataclasses.replace(suite, sections=sections)
     return suite.select_sections(arguments.only) if arguments.only else suite
 
 
-def _named(section: Section, name: str) -> Benchmark:
+def _benchmark_of(section: Section, name: str) -> Benchmark:
     """Return the benchmark of a section, with the section's name."""
     return dataclasses.replace(section.benchmark, name=name)
 

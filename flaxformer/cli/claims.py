@@ -23,9 +23,9 @@ def folder_name(arguments: Claims) -> str:
 
 def main(arguments: Claims, console: Console) -> int:
     """Test each claim, and write the page of all."""
-    given = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    fixed_seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
     cases = find_cases(arguments.folder, arguments.names)
-    seeds = None if given is None else lambda _: given
+    seeds = None if fixed_seeds is None else lambda _: fixed_seeds
     root = arguments.output or Path("runs") / folder_name(arguments)
     execution = Execution(devices=arguments.devices)
     outcomes = [

@@ -24,19 +24,19 @@ from flaxformer.system.wording import count_of
 
 def main(arguments: Compare, console: Console) -> int:
     """Print the recipes' differences, then arms and claims side by side."""
-    found = compare(*(analyse_to_show(Store(folder), "compare") for folder in (arguments.a, arguments.b)))
-    for side, folder, analysis in (("A", arguments.a, found.a), ("B", arguments.b, found.b)):
+    comparison = compare(*(analyse_to_show(Store(folder), "compare") for folder in (arguments.a, arguments.b)))
+    for side, folder, analysis in (("A", arguments.a, comparison.a), ("B", arguments.b, comparison.b)):
         missing = f" ({count_of(analysis.missing, 'run')} missing)" if analysis.missing else ""
         console.print(Text.assemble((f"{side}  {folder}", "bold"), missing), soft_wrap=True)
         console.print(Padding(Text(analysis.study.question, style="dim"), (0, 0, 0, 3), expand=False))
-    show_recipes(console, found)
-    if found.arms:
+    show_recipes(console, comparison)
+    if comparison.arms:
         console.print()
-        if not found.has_same_metric:
-            metrics = " and ".join(phrasing.metric(analysis.study) for analysis in (found.a, found.b))
+        if not comparison.has_same_metric:
+            metrics = " and ".join(phrasing.metric(analysis.study) for analysis in (comparison.a, comparison.b))
             console.print(f"The metrics differ ({metrics}), so no difference is shown.", highlight=False)
-        console.print(fit_width(arms_table(found), console.width))
-    for pair in found.claims:
+        console.print(fit_width(arms_table(comparison), console.width))
+    for pair in comparison.claims:
         console.print()
         console.print(Text(pair.text, style="bold"))
         for side, claim in (("A", pair.a), ("B", pair.b)):
@@ -47,30 +47,30 @@ def main(arguments: Compare, console: Console) -> int:
     return 0
 
 
-def show_recipes(console: Console, found: Comparison) -> None:
+def show_recipes(console: Console, comparison: Comparison) -> None:
     """Print what differs in the settings and recipes, as PATH: A -> B."""
-    lines = {"": found.settings + found.recipes.get("", [])} | {
-        name: own for name, own in found.recipes.items() if name
+    lines = {"": comparison.settings + comparison.recipes.get("", [])} | {
+        name: differences for name, differences in comparison.recipes.items() if name
     }
     console.print()
     if not any(lines.values()):
         console.print("The recipes of the arms that both have are the same.")
-    for name, own in lines.items():
-        if own:
+    for name, differences in lines.items():
+        if differences:
             console.print(f"Differences{f' of {name}' if name else ''} (A -> B):", highlight=False, markup=False)
-            for line in own:
+            for line in differences:
                 console.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 2), expand=False))
 
 
-def arms_table(found: Comparison) -> Table:
+def arms_table(comparison: Comparison) -> Table:
     """A row per arm: its labels, the metric of A and of B, and B − A over the seeds that both have."""
-    names = list(dict.fromkeys(axis for pair in found.arms for axis in pair.labels))
+    names = list(dict.fromkeys(axis for pair in comparison.arms for axis in pair.labels))
     rows = []
-    for pair in found.arms:
+    for pair in comparison.arms:
         n = str(pair.difference.n) if pair.difference.n else "–"
-        values = [_value(found.a, pair.a), _value(found.b, pair.b), _with_interval(pair.difference, "+"), n]
+        values = [_value(comparison.a, pair.a), _value(comparison.b, pair.b), _with_interval(pair.difference, "+"), n]
         rows.append([*(pair.labels.get(name, "–") for name in names), *values])
-    metric = phrasing.metric(found.a.study) if found.has_same_metric else "metric"
+    metric = phrasing.metric(comparison.a.study) if comparison.has_same_metric else "metric"
     header = [f"{metric} of A", f"{metric} of B", "B − A, 95 %", "paired seeds"]
     return Table(
         "",
@@ -86,13 +86,13 @@ def _value(analysis: Analysis, arm: ArmSummary | None) -> str:
     return exact(arm.estimate.mean) if analysis.exact else _with_interval(arm.estimate)
 
 
-def _with_interval(one: Estimate, sign: str = "") -> str:
+def _with_interval(estimate: Estimate, sign: str = "") -> str:
     """A mean with half the width of its 95 % interval, such as "4.007 ± 0.052"; the mean alone for a single seed."""
-    half = phrasing.half_width(one)
+    half = phrasing.half_width(estimate)
     if math.isnan(half) or not half:
-        return number(one.mean, sign=sign)
-    mean, shown = numbers((one.mean, half), half)
-    return f"{sign if one.mean > 0 else ''}{mean} ± {shown}"
+        return number(estimate.mean, sign=sign)
+    mean, shown = numbers((estimate.mean, half), half)
+    return f"{sign if estimate.mean > 0 else ''}{mean} ± {shown}"
 
 
 def claim_line(side: str, claim: JudgedClaim | None) -> Text:

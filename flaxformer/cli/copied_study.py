@@ -27,7 +27,7 @@ def copied_study(store: Store, arguments: Replicate | Verify, seeds: Sequence[in
 
     Args:
       store: the study's folder.
-      arguments: the file, None for the copy; overrides of the baseline, without any those of the last command.
+      arguments: the file, None for the copy; overrides of the baseline, by default the overrides of the last command.
       seeds: the seeds.
 
     Raises:
@@ -53,8 +53,8 @@ def copied_study(store: Store, arguments: Replicate | Verify, seeds: Sequence[in
 
 def copy_of_file(store: Store, launches: Sequence[JsonObject]) -> Path:
     """Return the path of the last copy of the study's file; nothing is executed."""
-    known = [one for one in launches if one.get("file") and one.get("code")]
-    copies = [store.root / str(path_of_copy(one["code"], Path(one["file"]))) for one in known]
+    known = [launch for launch in launches if launch.get("file") and launch.get("code")]
+    copies = [store.root / str(path_of_copy(launch["code"], Path(launch["file"]))) for launch in known]
     file = next((path for path in reversed(copies) if path.is_file()), None)
     if file is None:
         raise UserError(f"{store.root} holds no copy of the study's file (code/); give the file with --file")
@@ -63,6 +63,6 @@ def copy_of_file(store: Store, launches: Sequence[JsonObject]) -> Path:
 
 def last_command(launches: Sequence[JsonObject]) -> Any:
     """Return the arguments of the last recorded command `run`; None without one."""
-    command = next((one["command"] for one in reversed(launches) if one.get("command")), "")
+    command = next((launch["command"] for launch in reversed(launches) if launch.get("command")), "")
     words = words_of(command)[1:]
     return parse(words) if words[:1] == ["run"] else None

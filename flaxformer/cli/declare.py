@@ -28,11 +28,11 @@ def main(arguments: Declare, console: Console) -> int:
     store = store_of(plan.study, execution)
     check_recipes(plan, store)
     declare(plan, store, arguments.on_code_change)
-    found = describe(store, analyse(store))
+    declaration = describe(store, analyse(store))
     if arguments.json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print(json.dumps(declaration, indent=1, ensure_ascii=False))
     else:
-        show(console, found)
+        show(console, declaration)
     return 0
 
 
@@ -40,7 +40,7 @@ def describe(store: Store, analysis: Analysis) -> JsonObject:
     """Return the declaration as plain data, with the digest of its line in the log."""
     log, study = declaration_log.read(store), analysis.study
     entry = log.declarations[-1]
-    place = next(digest for digest, own in log.at_digest.items() if own is entry)
+    place = next(digest for digest, logged in log.at_digest.items() if logged is entry)
     return {
         "study": study.name,
         "folder": str(store.root),
@@ -66,20 +66,22 @@ def describe(store: Store, analysis: Analysis) -> JsonObject:
     }
 
 
-def show(console: Console, found: JsonObject) -> None:
+def show(console: Console, declaration: JsonObject) -> None:
     """Print a text to publish before the runs."""
     lines = [
-        found["question"],
-        f"Study '{found['study']}', declared on {found['time']}, before it runs with this declaration.",
-        f"{count_of(len(found['arms']), 'arm')} at the seeds {seeds_in_words(found['seeds'])}: "
-        f"{count_of(found['runs'], 'run')}, judged on {found['metric']}.",
+        declaration["question"],
+        f"Study '{declaration['study']}', declared on {declaration['time']}, before it runs with this declaration.",
+        f"{count_of(len(declaration['arms']), 'arm')} at the seeds {seeds_in_words(declaration['seeds'])}: "
+        f"{count_of(declaration['runs'], 'run')}, judged on {declaration['metric']}.",
     ]
-    for number, claim in enumerate(found["claims"], start=1):
+    for number, claim in enumerate(declaration["claims"], start=1):
         lines.append(f"Claim {number}: {claim['text']} (claimed {claim['claimed']}; declared {claim['declared']}).")
-    lines += ["No claim is declared."] if not found["claims"] else []
-    lines += [f"Limit: {caveat}" for caveat in found["caveats"]]
-    lines += [f"Code: {name} {digest}" for name, digest in found["code"].items()]
+    lines += ["No claim is declared."] if not declaration["claims"] else []
+    lines += [f"Limit: {caveat}" for caveat in declaration["caveats"]]
+    lines += [f"Code: {name} {digest}" for name, digest in declaration["code"].items()]
     for line in lines:
         console.print(Text(line))
-    console.print(Text(f"Digest: {found['digest']}", style="bold"))
-    console.print(f"Written to {found['folder']}; 'flaxformer run' continues it.", highlight=False, soft_wrap=True)
+    console.print(Text(f"Digest: {declaration['digest']}", style="bold"))
+    console.print(
+        f"Written to {declaration['folder']}; 'flaxformer run' continues it.", highlight=False, soft_wrap=True
+    )

@@ -17,11 +17,11 @@ def estimates(store: Store) -> RenderableType:
 
 def claims_view(analysis: Analysis) -> RenderableType:
     """The estimate of each claim from the runs so far; there is no verdict before all have ended."""
-    parts = []
+    texts = []
     for claim in analysis.claims:
         n = claim.judgement.effect.n
         seeds = count_of(n, "seed") if n else "no seed yet"
         estimate = f"{phrasing.effect(claim)}, claimed {phrasing.claim_text(claim)}, {seeds}" if n else seeds
         style = STYLES[claim.judgement.verdict] if not analysis.missing else ""
-        parts.append(Text.assemble(f"{claim.text}: ", (estimate, style)))
-    return Group(*parts)
+        texts.append(Text.assemble(f"{claim.text}: ", (estimate, style)))
+    return Group(*texts)

@@ -38,7 +38,7 @@ def main(arguments: Fit, console: Console) -> int:
         raise UserError(f"--leave-out is {arguments.leave_out}; expected a number of points, of {len(order)}")
     used = np.sort(order[: len(order) - arguments.leave_out])
     points = {name: values[used] for name, values in columns.items()}
-    found = fit_joint_law(
+    fit = fit_joint_law(
         points["parameters"],
         points["tokens"],
         points["losses"],
@@ -49,39 +49,39 @@ def main(arguments: Fit, console: Console) -> int:
         seed=arguments.seed,
     )
     if arguments.json:
-        console.print(json.dumps(_as_json(found)), highlight=False, markup=False, soft_wrap=True)
+        console.print(json.dumps(_as_json(fit)), highlight=False, markup=False, soft_wrap=True)
         return 0
-    rows = [[name, interval(one), f"{found.errors[name]:.2g}"] for name, one in found.numbers.items()]
+    rows = [[name, interval(estimate), f"{fit.errors[name]:.2g}"] for name, estimate in fit.numbers.items()]
     console.print(fit_width(Table("", ["", "value [95 %]", "standard error"], rows, 1), console.width))
-    width = f" (δ = {found.delta:g})" if found.loss == "huber" else ""
+    width = f" (δ = {fit.delta:g})" if fit.loss == "huber" else ""
     left_out = f", without the {count_of(arguments.leave_out, 'highest loss')}" if arguments.leave_out else ""
     n = "N without embeddings, " if "embeddings" in columns else ""
     lines = (
-        f"L∞ + A·N^(−α) + B·D^(−β): {n}{DESCRIPTIONS[found.loss]}{width}, {count_of(found.points, 'point')}{left_out}.",
-        f"Intervals are percentiles of {count_of(found.resamples, 'fit')} to resampled points."
-        if found.resamples > 1
+        f"L∞ + A·N^(−α) + B·D^(−β): {n}{DESCRIPTIONS[fit.loss]}{width}, {count_of(fit.points, 'point')}{left_out}.",
+        f"Intervals are percentiles of {count_of(fit.resamples, 'fit')} to resampled points."
+        if fit.resamples > 1
         else "No intervals, since no points were resampled.",
-        f"At C ∝ N·D, the loss is least where N ∝ C^a, a = β / (α + β) = {interval(found.numbers['a'])}.",
+        f"At C ∝ N·D, the loss is least where N ∝ C^a, a = β / (α + β) = {interval(fit.numbers['a'])}.",
     )
     for line in lines:
         console.print(line, highlight=False, markup=False)
     return 0
 
 
-def _as_json(found: PointsFit) -> dict[str, object]:
-    def known(value: float) -> float | None:
+def _as_json(fit: PointsFit) -> dict[str, object]:
+    def finite_or_none(value: float) -> float | None:
         return value if math.isfinite(value) else None
 
     numbers = {
         name: {
-            "value": known(one.value),
-            "low": known(one.low),
-            "high": known(one.high),
-            "error": known(found.errors[name]),
+            "value": finite_or_none(estimate.value),
+            "low": finite_or_none(estimate.low),
+            "high": finite_or_none(estimate.high),
+            "error": finite_or_none(fit.errors[name]),
         }
-        for name, one in found.numbers.items()
+        for name, estimate in fit.numbers.items()
     }
-    settings = {name: getattr(found, name) for name in ("loss", "delta", "objective", "points", "resamples")}
+    settings = {name: getattr(fit, name) for name in ("loss", "delta", "objective", "points", "resamples")}
     return settings | {"numbers": numbers}
 
 
@@ -93,13 +93,13 @@ def _columns(arguments: Fit) -> dict[str, Vector]:
         names.pop("tokens")
         if arguments.tokens is not None:
             raise UserError(f"--tokens is {arguments.tokens} and --flops {arguments.flops}; expected one of them")
-    found = {name: _numbers(arguments.file, table, _column(table, name, own)) for name, own in names.items()}
+    columns = {name: _numbers(arguments.file, table, _column(table, name, column)) for name, column in names.items()}
     if arguments.flops is not None:
         flops = _numbers(arguments.file, table, _column(table, "flops", arguments.flops))
-        found["tokens"] = flops / (FLOPS * found["parameters"])
+        columns["tokens"] = flops / (FLOPS * columns["parameters"])
     if arguments.embeddings is not None:
-        found["embeddings"] = _numbers(arguments.file, table, _column(table, "embeddings", arguments.embeddings))
-    return found
+        columns["embeddings"] = _numbers(arguments.file, table, _column(table, "embeddings", arguments.embeddings))
+    return columns
 
 
 def _read(file: Path) -> pl.DataFrame:
@@ -119,14 +119,14 @@ def _read(file: Path) -> pl.DataFrame:
         raise UserError(f"'{file}' cannot be read as {file.suffix[1:]}: {reason}") from error
 
 
-def _column(table: pl.DataFrame, name: str, given: str | None) -> str:
+def _column(table: pl.DataFrame, name: str, chosen: str | None) -> str:
     """The column of a number, by its name or by those that are looked for."""
-    names = NAMES.get(name, (name,)) if given is None else (given,)
-    for one in names:
-        if one in table.columns:
-            return one
-    if given is not None:
-        raise UserError(f"--{name} is '{given}'{did_you_mean(given, table.columns)}")
+    names = NAMES.get(name, (name,)) if chosen is None else (chosen,)
+    for column in names:
+        if column in table.columns:
+            return column
+    if chosen is not None:
+        raise UserError(f"--{name} is '{chosen}'{did_you_mean(chosen, table.columns)}")
     raise UserError(
         f"the file has the columns {', '.join(table.columns)}; expected {' or '.join(names)}, or --{name} NAME"
     )

@@ -58,9 +58,9 @@ def main(arguments: Generate, console: Console) -> int:
     params = read_weights(arguments.directory, run, arguments.step)
     check_decoding(params, run.model, prompt.size, arguments.tokens or DEFAULT_TOKENS, arguments.beams or 1)
     pieces = _pieces(arguments, params, run, prompt[None].astype(np.int32))
-    said = decode_stream(text.decode, itertools.chain([prompt], pieces))
-    next(said)  # the prompt, which is printed as it was given
-    return print_pieces(console, itertools.chain([asked], said))
+    texts = decode_stream(text.decode, itertools.chain([prompt], pieces))
+    next(texts)  # the prompt, which is printed as it was given
+    return print_pieces(console, itertools.chain([asked], texts))
 
 
 def of_trial(arguments: Generate) -> Generate:
@@ -136,9 +136,9 @@ def _translate(arguments: Generate, console: Console, run: Run, task: PairTask) 
     params = read_weights(arguments.directory, run, arguments.step)
     steps, sampling, key = arguments.tokens, _sampling(arguments), jax.random.key(arguments.seed)
     prompts = task.prompts([np.zeros(1, np.int32)])
-    given = cast(PrefixInputs, {name: prompts[name] for name in ("source", "source_valid") if name in prompts})
-    rows = (arguments.beams or 1) * (1 if arguments.input is None else min(ROWS, len(lines)))
-    check_decoding(params, run.model, 1, steps or longest_target(task), rows, given)
+    encoder_inputs = cast(PrefixInputs, {name: prompts[name] for name in ("source", "source_valid") if name in prompts})
+    batch_size = (arguments.beams or 1) * (1 if arguments.input is None else min(ROWS, len(lines)))
+    check_decoding(params, run.model, 1, steps or longest_target(task), batch_size, encoder_inputs)
     edit = _edits(arguments, params, run)
     if arguments.input is None and arguments.beams is None:
         pieces = stream_translation(

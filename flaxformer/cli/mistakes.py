@@ -13,7 +13,7 @@ OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 
 
 def message(error: BaseException) -> str | None:
-    """Return the message for an exception that a user can mend; None for any other, which is a fault of the program."""
+    """Return the message for an exception that a user can correct; None for one that is a fault of the program."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, DamagedError):
@@ -41,9 +41,9 @@ def check_words(words: Sequence[str]) -> None:
     for number, word in enumerate(words, start=1):
         if not word:
             raise UserError(f"word {number} of the command is empty; expected a value")
-        found = next((c for c in word if unicodedata.category(c) == "Cc" and c not in "\n\t\r"), None)
-        if found is not None:
-            raise UserError(f"{word!r} holds the control character {found!r}; expected printable text")
+        control = next((c for c in word if unicodedata.category(c) == "Cc" and c not in "\n\t\r"), None)
+        if control is not None:
+            raise UserError(f"{word!r} holds the control character {control!r}; expected printable text")
 
 
 def end_of_pipe() -> None:

@@ -33,9 +33,9 @@ def show_help(console: Console) -> None:
     options = {"--help": "show this help", "--version": "show the versions of flaxformer, JAX and Python"}
     codes = {str(code): meaning for code, meaning in EXIT_CODES.items()}
     console.print(Text.assemble("usage: flaxformer ", ("COMMAND", "bold"), " [ARGUMENTS]\n\n", INTRODUCTION))
-    for title, rows in (("commands", commands), ("options", options), ("exit codes", codes)):
+    for title, entries in (("commands", commands), ("options", options), ("exit codes", codes)):
         table = Table.grid(padding=(0, 2, 0, 0))
-        for name, meaning in rows.items():
+        for name, meaning in entries.items():
             table.add_row(Text(name, "bold"), meaning)
         console.print(f"\n{title}", style="dim")
         console.print(Padding(table, (0, 0, 0, 2)))
@@ -56,12 +56,14 @@ def parse(words: Sequence[str]) -> object:
       UserError: no such command.
       SystemExit: code 0 after --help; code 2 for arguments that cannot be read, which are explained.
     """
-    name, *rest = words
+    name, *options = words
     if name not in COMMANDS:
         raise UserError(f"there is no command '{name}'{did_you_mean(name, list(COMMANDS))}")
     command = COMMANDS[name]
     text = inspect.getdoc(command)
-    return tyro.cli(command, prog=f"flaxformer {name}", args=with_set(command, rest), description=text, config=SETTINGS)
+    return tyro.cli(
+        command, prog=f"flaxformer {name}", args=with_set(command, options), description=text, config=SETTINGS
+    )
 
 
 def all_commands() -> type:
@@ -85,6 +87,8 @@ def with_set(command: type, arguments: Sequence[str]) -> list[str]:
         owned = before == "--mesh" or (option in ("--slurm", "--ray") and "." not in word.partition("=")[0])
         override.append(path is not None and not owned)
         before = word
-    words = [word for word, is_one in zip(arguments, override, strict=True) if is_one]
-    rest = [word for word, is_one in zip(arguments, override, strict=True) if not is_one and word != "--set"]
-    return [*rest, "--set", *words] if words else rest
+    words = [word for word, is_override in zip(arguments, override, strict=True) if is_override]
+    remaining = [
+        word for word, is_override in zip(arguments, override, strict=True) if not is_override and word != "--set"
+    ]
+    return [*remaining, "--set", *words] if words else remaining

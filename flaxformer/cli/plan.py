@@ -56,21 +56,19 @@ def main(arguments: Plan, console: Console) -> int:
     if not any(excess(group.example) for group in programs):
         check_traces(study)
     with console.status("compiling and timing one step of each program"):
-        planned = [_planned(group, ended, devices) for group in programs]
-    runs, left = (
-        sum(numbers) for numbers in ([len(one.group.trials) for one in planned], [one.left for one in planned])
-    )
-    too_large = [one for one in planned if one.cost.excess]
+        planned = [_plan_program(group, ended, devices) for group in programs]
+    runs, left = sum(len(program.group.trials) for program in planned), sum(program.left for program in planned)
+    too_large = [program for program in planned if program.cost.excess]
     size = f"{count_of(len(study.arms()), 'arm')} × {count_of(len(study.seeds), 'seed')} = {count_of(runs, 'run')}"
     lines = [
         f"{size} in {count_of(len(planned), 'compiled program')} on {execution.where}.",
-        *(f"{one.group.name} {one.cost.excess}." for one in too_large),
-        _time_left(left, sum(one.seconds for one in planned)),
+        *(f"{program.group.name} {program.cost.excess}." for program in too_large),
+        _time_left(left, sum(program.seconds for program in planned)),
         *describe_matches(study.compare, study.matches, study.baseline),
         *_flops(planned),
         *dict.fromkeys(f"Formulations: {program.cost.formulations}." for program in planned if not program.cost.excess),
         *describe_stages(plan, execution),
-        *_replicated(planned, execution),
+        *_describe_replicated(planned, execution),
         *slow_decoding(arm.run.model for arm in study.arms()),
         *([] if too_large else data_limits_of(study)),
         f"{count_of(len(study.claims), 'claim')}, judged on {study.metric}, with Holm's correction."
@@ -96,51 +94,52 @@ def _time_left(left: int, seconds: float) -> str:
     return f"{left} to train, in about {duration(seconds)}." if math.isfinite(seconds) else f"{left} to train."
 
 
-def _planned(group: ProgramGroup, ended: Mapping[str, str], devices: int) -> Planned:
+def _plan_program(group: ProgramGroup, ended: Mapping[str, str], devices: int) -> Planned:
     price = cost(group)
     left = dataclasses.replace(group, trials=tuple(trial for trial in group.trials if trial.name not in ended))
     return Planned(group, price, len(left.trials), price.seconds(left, devices) if left.trials else 0.0)
 
 
-def _replicated(planned: list[Planned], execution: Execution) -> Iterator[str]:
+def _describe_replicated(planned: list[Planned], execution: Execution) -> Iterator[str]:
     """Axes of weights that are replicated over the mesh, where the runs have one."""
     mesh = execution.device_groups()[0].mesh
     if mesh is not None:
-        trees = [model.specs(one.group.example.model) for one in planned]
-        found = dict.fromkeys(line for tree in trees for line in replicated_axes(tree, mesh))
-        yield from (f"Replicated on the mesh: {line}." for line in found)
+        trees = [model.specs(program.group.example.model) for program in planned]
+        lines = dict.fromkeys(line for tree in trees for line in replicated_axes(tree, mesh))
+        yield from (f"Replicated on the mesh: {line}." for line in lines)
 
 
 def _flops(planned: list[Planned]) -> Iterator[str]:
     """FLOPs of the runs, their comparison with XLA's count, and the programs of which they are a lower bound."""
-    each = [one.cost.flops_per_step * one.group.steps for one in planned]
+    each = [program.cost.flops_per_step * program.group.steps for program in planned]
     low, high = (with_prefix(flops, "FLOP") for flops in (min(each), max(each)))
-    total = sum(flops * len(one.group.trials) for flops, one in zip(each, planned, strict=True))
+    total = sum(flops * len(program.group.trials) for flops, program in zip(each, planned, strict=True))
     text = f"{low if low == high else f'{low} to {high}'} per run in matrix products, "
     text += f"{with_prefix(total, 'FLOP')} together"
-    ratios = [one.cost.compiled_flops / one.cost.flops_per_step for one in planned if one.cost.flops_per_step]
+    costs = [program.cost for program in planned]
+    ratios = [cost.compiled_flops / cost.flops_per_step for cost in costs if cost.flops_per_step]
     if ratios and min(ratios) > 0:
         low, high = (f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
         text += f"; XLA counts {low if low == high else f'{low} to {high}'} times as many, with elementwise operations"
     yield f"{text}."
-    for one in planned:
-        if not one.cost.excess and (names := uncounted_primitives(one.group.example)):
-            yield f"The FLOPs of {one.group.name} are a lower bound: it has {', '.join(names)}."
+    for program in planned:
+        if not program.cost.excess and (names := uncounted_primitives(program.group.example)):
+            yield f"The FLOPs of {program.group.name} are a lower bound: it has {', '.join(names)}."
 
 
 def programs_table(planned: list[Planned]) -> Table:
     """A row per program: runs to train, parameters, and the cost of a step."""
     rows = [
         [
-            one.group.name,
-            f"{one.left} of {len(one.group.trials)}",
-            f"{one.cost.parameters:,}",
-            with_prefix(one.cost.flops_per_step, "") if one.cost.flops_per_step else "–",
-            f"{one.cost.bytes_per_member / 1e6:,.0f}",
-            f"{one.cost.seconds_per_step * 1e3:.1f}" if math.isfinite(one.seconds) else "–",
-            duration(one.seconds) if math.isfinite(one.seconds) else "–",
+            program.group.name,
+            f"{program.left} of {len(program.group.trials)}",
+            f"{program.cost.parameters:,}",
+            with_prefix(program.cost.flops_per_step, "") if program.cost.flops_per_step else "–",
+            f"{program.cost.bytes_per_member / 1e6:,.0f}",
+            f"{program.cost.seconds_per_step * 1e3:.1f}" if math.isfinite(program.seconds) else "–",
+            duration(program.seconds) if math.isfinite(program.seconds) else "–",
         ]
-        for one in planned
+        for program in planned
     ]
     return Table("", ["program", "to train", "parameters", "FLOP /step", "MB /run", "ms /step", "time"], rows, 1)
 

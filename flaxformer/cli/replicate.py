@@ -87,26 +87,26 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
         console.print(f"The report of {store.root} lists this attempt", highlight=False, soft_wrap=True)
     follow(run_plan(plan, execution), console, Totals(*remaining_work(plan, execution)))
     fresh = write(fresh_store)
-    found = compare_claims(first, fresh)
-    is_listed = list_attempt(console, store, seeds, output, found)
-    page = show(console, output, study.question, found)
+    claims = compare_claims(first, fresh)
+    is_listed = list_attempt(console, store, seeds, output, claims)
+    page = show(console, output, study.question, claims)
     first_report = {"First report": report_path(store)} if is_listed else {}
     show_paths(console, {"Report": report_path(fresh_store), "Replication": page} | first_report)
-    return exit_code(len(fresh.failed), console)
+    return exit_code(len(fresh.failed_runs), console)
 
 
 def list_attempt(
-    console: Console, store: Store, seeds: Sequence[int], output: Path, found: Sequence[ReplicatedClaim] | None = None
+    console: Console, store: Store, seeds: Sequence[int], output: Path, claims: Sequence[ReplicatedClaim] | None = None
 ) -> bool:
     """Record an attempt in the first folder, and write its report again, which lists it; print why it does not.
 
     Args:
-      found: the claims of a finished attempt; None before it is trained.
+      claims: the claims of a finished attempt; None before it is trained.
 
     Returns:
       True if the report lists the attempt.
     """
-    if not record_attempt(store, seeds, output, found):
+    if not record_attempt(store, seeds, output, claims):
         why = f"{store.root} cannot be written, or has no log; its report does not list this attempt."
     else:
         try:
@@ -119,64 +119,64 @@ def list_attempt(
 
 
 def record_attempt(
-    store: Store, seeds: Sequence[int], output: Path, found: Sequence[ReplicatedClaim] | None = None
+    store: Store, seeds: Sequence[int], output: Path, claims: Sequence[ReplicatedClaim] | None = None
 ) -> bool:
     """Record an attempt in the log of the first folder, unless it is there; False if the folder cannot be written."""
-    verdicts = None if found is None else {one.first.text: str(one.fresh.judgement.verdict) for one in found}
+    verdicts = None if claims is None else {claim.first.text: str(claim.fresh.judgement.verdict) for claim in claims}
     event = Replication(seeds=tuple(seeds), folder=output.name, verdicts=verdicts)
-    known = [one for one in declaration_log.read(store).of(Replication) if one.seeds == event.seeds]
-    is_known = any(one.folder == event.folder and verdicts in (None, one.verdicts) for one in known)
+    known = [attempt for attempt in declaration_log.read(store).of(Replication) if attempt.seeds == event.seeds]
+    is_known = any(attempt.folder == event.folder and verdicts in (None, attempt.verdicts) for attempt in known)
     return is_known or declaration_log.record_event(store, event)
 
 
 def replicate_claims(arguments: Replicate, console: Console) -> int:
     """Test the claims in the folder of 'flaxformer claims' at fresh seeds."""
     root, output = arguments.directory, output_of(arguments)
-    records = {one.number: one for one in record.read_all(root)}
+    records = {recorded.number: recorded for recorded in record.read_all(root)}
     cases = [case for case in find_cases(arguments.folder) if case.number in records]
-    given = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    fixed_seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
     used = {case.number: _used_in(root / case.name) for case in cases}
-    if given is not None:
+    if fixed_seeds is not None:
         for case in cases:
-            check_fresh(given, used[case.number], root / case.name)
-    outcomes, found = [], []
+            check_fresh(fixed_seeds, used[case.number], root / case.name)
+    outcomes, claims = [], []
     for case in cases:
 
         def seeds(declared: Sequence[int], number: int = case.number) -> Sequence[int]:
-            return fresh_seeds(declared, used[number]) if given is None else given
+            return fresh_seeds(declared, used[number]) if fixed_seeds is None else fixed_seeds
 
         execution, quick = Execution(devices=arguments.devices), records[case.number].quick
         outcomes.append(run_case(case, output / case.name, execution, quick, console, seeds=seeds))
         for folder, fresh in outcomes[-1].analyses:
             before = Store(root / case.name / folder.name)
             if not fresh.exact and (before.root / "study.json").exists():
-                found += (own := compare_claims(analyse(before), fresh))
-                list_attempt(console, before, fresh.study.seeds, output, own)
+                claims += (replicated := compare_claims(analyse(before), fresh))
+                list_attempt(console, before, fresh.study.seeds, output, replicated)
     for quick in (False, True):
-        own_outcomes = [one for one in outcomes if records[one.case.number].quick is quick]
-        if own_outcomes:
-            write_claims(output, own_outcomes, quick)
-    page = show(console, output, "Do the claims replicate?", found)
+        selected = [outcome for outcome in outcomes if records[outcome.case.number].quick is quick]
+        if selected:
+            write_claims(output, selected, quick)
+    page = show(console, output, "Do the claims replicate?", claims)
     show_paths(console, {"Claims": output / "index.html", "Replication": page})
-    return FAILED if any(one.failure for one in outcomes) else 0
+    return FAILED if any(outcome.failure for outcome in outcomes) else 0
 
 
 def _used_in(folder: Path) -> set[int]:
     """Every seed that the evidence of a case has used; exact numbers use none."""
     stores = [Store(path.parent) for path in folder.glob("*/study.json")]
-    found = [(store, analyse(store)) for store in stores]
-    return {seed for store, analysis in found if not analysis.exact for seed in used_seeds(store, analysis)}
+    analyses = [(store, analyse(store)) for store in stores]
+    return {seed for store, analysis in analyses if not analysis.exact for seed in used_seeds(store, analysis)}
 
 
-def show(console: Console, folder: Path, question: str, found: Sequence[ReplicatedClaim]) -> Path:
+def show(console: Console, folder: Path, question: str, claims: Sequence[ReplicatedClaim]) -> Path:
     """Print both results of each claim, and write the page."""
     console.print()
-    for one in found:
-        console.print(Text(one.first.text, style="bold"))
-        remark = "" if one.is_predicted else "; outside the predicted range"
-        for name, claim, rest in (("first", one.first, ""), ("fresh", one.fresh, remark)):
-            line = Text.assemble(f"{name}  ", marked_verdict(claim), f": {phrasing.finding(claim)}{rest}")
+    for replicated in claims:
+        console.print(Text(replicated.first.text, style="bold"))
+        remark = "" if replicated.is_predicted else "; outside the predicted range"
+        for name, claim, note in (("first", replicated.first, ""), ("fresh", replicated.fresh, remark)):
+            line = Text.assemble(f"{name}  ", marked_verdict(claim), f": {phrasing.finding(claim)}{note}")
             console.print(Padding(line, (0, 0, 0, 2), expand=False))
     console.print()
-    console.print(Text(replication.answer(found) if found else "No claim depends on seeds."))
-    return replication.write(folder, question, found)
+    console.print(Text(replication.answer(claims) if claims else "No claim depends on seeds."))
+    return replication.write(folder, question, claims)

@@ -21,7 +21,7 @@ def main(arguments: Report, console: Console) -> int:
 
     index.write_reports(folder)
     page = rewrite(folder) if holds_claims(folder) else index.write_index(folder)
-    terminal.show_answers(console, [(one.name, one.verdict) for one in index.entries(folder)])
+    terminal.show_answers(console, [(entry.name, entry.verdict) for entry in index.entries(folder)])
     console.print()
     show_paths(console, {"Index": page})
     return 0

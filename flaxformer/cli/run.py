@@ -72,10 +72,10 @@ def describe(
     known = statuses(store)
     names = only or [trial.name for group in plan.groups for trial in group.trials]
     ended = Counter(known[name] == "failed" for name in names if name in known)
-    parts = [f"{count_of(left, 'run')} to train"]
-    parts[0] += f" in {count_of(len(todo), 'compiled program')} on {execution.where}" if left else ""
-    parts += [f"{ended[False]} already finished"] if ended[False] else []
-    parts += [f"{ended[True]} failed before"] if ended[True] else []
-    yield f"{plan.study.name}: {', '.join(parts)}"
+    clauses = [f"{count_of(left, 'run')} to train"]
+    clauses[0] += f" in {count_of(len(todo), 'compiled program')} on {execution.where}" if left else ""
+    clauses += [f"{ended[False]} already finished"] if ended[False] else []
+    clauses += [f"{ended[True]} failed before"] if ended[True] else []
+    yield f"{plan.study.name}: {', '.join(clauses)}"
     yield f"Results in {store.root}"
     yield from describe_stages(plan, execution)

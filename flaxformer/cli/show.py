@@ -25,7 +25,7 @@ def show_report(store: Store, console: Console) -> int:
     )
     for name, what in store.corrupt_files.items():
         show_damage(console, store.root / name, what)
-    return len(analysis.failed)
+    return len(analysis.failed_runs)
 
 
 def show_paths(console: Console, paths: dict[str, Path]) -> None:

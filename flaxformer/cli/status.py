@@ -41,9 +41,9 @@ def watch(store: Store, console: Console) -> None:
 
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            found = status(store)
-            live.update(Group(view(found, console.width), estimates(store)), refresh=True)
-            if is_over(found):
+            progress = status(store)
+            live.update(Group(view(progress, console.width), estimates(store)), refresh=True)
+            if is_over(progress):
                 return
             time.sleep(SECONDS_BETWEEN_VIEWS)
 
@@ -53,67 +53,73 @@ def log(store: Store, console: Console) -> None:
     from flaxformer.cli.estimates import estimates
 
     while True:
-        found = status(store)
-        console.print(summary(found), highlight=False)
+        progress = status(store)
+        console.print(summary(progress), highlight=False)
         console.print(estimates(store))
-        if is_over(found):
+        if is_over(progress):
             return
         time.sleep(SECONDS_BETWEEN_LINES)
 
 
-def is_over(found: StudyStatus) -> bool:
+def is_over(progress: StudyStatus) -> bool:
     """True if no run is under way or missing."""
-    return found["running"] + found["missing"] == 0
+    return progress["running"] + progress["missing"] == 0
 
 
-def summary(found: StudyStatus) -> str:
+def summary(progress: StudyStatus) -> str:
     """Progress in a sentence: runs that have ended, throughput, time left."""
-    ended = found["declared"] - found["running"] - found["missing"]
-    said = [f"{ended} of {count_of(found['declared'], 'run')} finished"]
-    said += [
-        f"{_count(found, name)} {name}" for name in ("failed", "diverged", "stopped", "running") if _count(found, name)
+    ended = progress["declared"] - progress["running"] - progress["missing"]
+    clauses = [f"{ended} of {count_of(progress['declared'], 'run')} finished"]
+    clauses += [
+        f"{_count(progress, name)} {name}"
+        for name in ("failed", "diverged", "stopped", "running")
+        if _count(progress, name)
     ]
-    if found["tokens_per_second"] is not None:
-        said.append(f"about {found['tokens_per_second']:,.0f} tokens/s")
-    if found["seconds_left"]:
-        said.append(f"about {duration(found['seconds_left'])} left")
-    if not is_over(found) and not any(lease["state"] == "alive" for lease in found["leases"]):
-        said.append("no process is training")
-    return ", ".join(said)
+    if progress["tokens_per_second"] is not None:
+        clauses.append(f"about {progress['tokens_per_second']:,.0f} tokens/s")
+    if progress["seconds_left"]:
+        clauses.append(f"about {duration(progress['seconds_left'])} left")
+    if not is_over(progress) and not any(lease["state"] == "alive" for lease in progress["leases"]):
+        clauses.append("no process is training")
+    return ", ".join(clauses)
 
 
-def view(found: StudyStatus, width: int) -> RenderableType:
+def view(progress: StudyStatus, width: int) -> RenderableType:
     """Progress of a study: a row per program, a line per process; before them the rungs of a halving."""
-    parts: list[RenderableType] = []
-    for step, rung in found["rungs"].items():
-        parts += [Text(f"Runs up to step {step}, after which the worst arms are stopped:", style="dim")]
-        parts += [view(rung, width), Text()]
-    if found["rungs"]:
-        parts.append(Text("Runs to the last step:", style="dim"))
-    parts += [Text(summary(found)), fit_width(groups_table(found), width)]
-    parts += [Text(line) for line in map(lease_line, found["leases"])]
-    for name, what in found["damaged"].items():
+    renderables: list[RenderableType] = []
+    for step, rung in progress["rungs"].items():
+        renderables += [Text(f"Runs up to step {step}, after which the worst arms are stopped:", style="dim")]
+        renderables += [view(rung, width), Text()]
+    if progress["rungs"]:
+        renderables.append(Text("Runs to the last step:", style="dim"))
+    renderables += [Text(summary(progress)), fit_width(groups_table(progress), width)]
+    renderables += [Text(line) for line in map(lease_line, progress["leases"])]
+    for name, what in progress["damaged"].items():
         again = "; 'run' trains its runs again" if name.startswith("groups/") else ""
-        line = f"{found['folder']}/{name} is damaged ({what}){again}"
-        parts.append(Text(line, style="yellow"))
-    return Group(*parts)
+        line = f"{progress['folder']}/{name} is damaged ({what}){again}"
+        renderables.append(Text(line, style="yellow"))
+    return Group(*renderables)
 
 
-def groups_table(found: StudyStatus) -> Table:
+def groups_table(progress: StudyStatus) -> Table:
     """Numbers of runs by program and state; states without a run are left out."""
-    states = [name for name in STATES if name in ALWAYS_SHOWN or _count(found, name)]
+    states = [name for name in STATES if name in ALWAYS_SHOWN or _count(progress, name)]
     rows = [
-        [own["group"], *(str(_count(own, name)) for name in ("declared", *states)), _ago(own["seconds_since_last_row"])]
-        for own in found["groups"]
+        [
+            group["group"],
+            *(str(_count(group, name)) for name in ("declared", *states)),
+            _ago(group["seconds_since_last_row"]),
+        ]
+        for group in progress["groups"]
     ]
     if len(rows) != 1:
-        rows.append(["all", *(str(_count(found, name)) for name in ("declared", *states)), ""])
+        rows.append(["all", *(str(_count(progress, name)) for name in ("declared", *states)), ""])
     return Table("", ["program", "runs", *states, "last result"], rows, 1)
 
 
-def _count(found: Counts, state: str) -> int:
+def _count(counts: Counts, state: str) -> int:
     """Number of runs in a state."""
-    return cast("Mapping[str, int]", found)[state]
+    return cast("Mapping[str, int]", counts)[state]
 
 
 def lease_line(lease: LeaseStatus) -> str:

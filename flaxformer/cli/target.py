@@ -102,15 +102,15 @@ def _largest_batch(
     run: Run, mesh: Devices | None, program: CompiledStep | NotCompiled, compiler: Compiler, console: Console
 ) -> str:
     """Return the largest batch that fits, in words."""
-    parts = (run.training.micro_batches or 1) * run.buckets
-    unit = parts * (1 if mesh is None else mesh.batch)
+    divisor = (run.training.micro_batches or 1) * run.buckets
+    unit = divisor * (1 if mesh is None else mesh.batch)
 
     def at(size: int) -> CompiledStep | NotCompiled:
         with console.status(f"compiling for a batch of {size:,}"):
             return compiler.compile(mesh, {"task.batch_size": size})
 
-    found = largest(at, run.task.batch_size, unit, program)
-    return f"largest batch_size: {found.describe()}; now {run.task.batch_size:,}"
+    limit = largest(at, run.task.batch_size, unit, program)
+    return f"largest batch_size: {limit.describe()}; now {run.task.batch_size:,}"
 
 
 def _suggest(
@@ -238,42 +238,43 @@ def collectives_table(program: CompiledStep) -> Table:
     """Collectives of a step, those that send most first."""
     rows = [
         [
-            f"{own}",
-            str(own.group),
-            str(own.count) if own.is_known else f"≥ {own.count}",
-            three_digits(own.bytes / 1e6),
-            three_digits(own.sent_bytes / 1e6),
+            f"{collective}",
+            str(collective.group),
+            str(collective.count) if collective.is_known else f"≥ {collective.count}",
+            three_digits(collective.bytes / 1e6),
+            three_digits(collective.sent_bytes / 1e6),
         ]
-        for own in program.collectives[:SHOWN]
+        for collective in program.collectives[:SHOWN]
     ]
-    if rest := program.collectives[SHOWN:]:
-        sent = sum(own.sent_bytes for own in rest)
-        rows.append([f"{len(rest)} more", "", str(sum(own.count for own in rest)), "", three_digits(sent / 1e6)])
+    if remaining := program.collectives[SHOWN:]:
+        count, sent = (sum(getattr(collective, name) for collective in remaining) for name in ("count", "sent_bytes"))
+        rows.append([f"{len(remaining)} more", "", str(count), "", three_digits(sent / 1e6)])
     return Table("", ["collective", "devices", "per step", "MB", "MB sent"], rows, 1)
 
 
 def traffic_table(program: CompiledStep, device: Device) -> Table:
     """Bytes that a step's kernels read and write, by part of the model, and their time at the memory's bandwidth."""
     kernels = program.kernels
-    parts = {**traffic_by_part(kernels), "total": sum(kernel.bytes for kernel in kernels)}
+    traffic = {**traffic_by_part(kernels), "total": sum(kernel.bytes for kernel in kernels)}
     rows = [
-        [name, three_digits(count / 1e6), three_digits(count / device.bandwidth * 1e3)] for name, count in parts.items()
+        [name, three_digits(count / 1e6), three_digits(count / device.bandwidth * 1e3)]
+        for name, count in traffic.items()
     ]
     return Table("", ["memory traffic of a step", "MB", f"ms at {device.bandwidth / 1e12:.3g} TB/s"], rows, 1)
 
 
 def step_line(flops: float, bound: Roofline) -> str:
     """The roofline in words."""
-    parts = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in bound._asdict().items())
-    return f"a step takes at least {bound.seconds * 1e3:.3g} ms, limited by {bound.limit} ({parts}); " + (
+    times = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in bound._asdict().items())
+    return f"a step takes at least {bound.seconds * 1e3:.3g} ms, limited by {bound.limit} ({times}); " + (
         f"{flops / 1e12:.3g} TFLOP of the model per device and step"
     )
 
 
 def transfers_line(program: CompiledStep) -> str:
     """The transfers between device and host within a step, in words."""
-    found = ", ".join(f"{count} × {name}" for name, count in program.transfers.items())
-    return f"within a step, the device and the host exchange: {found or 'nothing'}"
+    transfers = ", ".join(f"{count} × {name}" for name, count in program.transfers.items())
+    return f"within a step, the device and the host exchange: {transfers or 'nothing'}"
 
 
 def _print(console: Console, lines: Iterable[str]) -> None:

@@ -70,7 +70,7 @@ class Compiler:
 
         Args:
           changes: values of the run by path.
-          group: place of the program among those of the study; None for a run.
+          group: place of the program among the study's programs; None for a run.
           number: number of runs that are trained together.
         """
         try:

@@ -19,7 +19,7 @@ class _Printable(RenderHook):
     """Hook of a console that replaces control characters in everything that it prints."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_PrintableText(one) for one in renderables]
+        return [_PrintableText(renderable) for renderable in renderables]
 
 
 class _PrintableText:

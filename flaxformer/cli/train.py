@@ -38,8 +38,8 @@ def main(arguments: Train, console: Console) -> int:
     console = console if distributed.is_coordinator() else Console(quiet=True)
     run = override(load(arguments.file, "run", Run), arguments.overrides)
     output = arguments.output or Path("runs") / arguments.file.stem
-    own = ("output", "devices")
-    settings = {f.name: getattr(arguments, f.name) for f in dataclasses.fields(Job) if f.name not in own}
+    excluded = ("output", "devices")
+    settings = {f.name: getattr(arguments, f.name) for f in dataclasses.fields(Job) if f.name not in excluded}
     devices = default_devices(run) if arguments.mesh is None else parse_devices(arguments.mesh)
     job = Job(output=output, devices=devices, **settings)
     if not arguments.plan:
@@ -74,7 +74,7 @@ class Price:
     """Work of a run, and the devices that do it."""
 
     flops: int
-    """FLOPs of the matrix products of one step, 3 × those of the forward pass."""
+    """FLOPs of the matrix products of one step, 3 × the FLOPs of the forward pass."""
     device: str
     devices: Devices
     peak: float | None
@@ -84,15 +84,15 @@ class Price:
     def of(cls, run: Run, devices: Devices | None = None) -> "Price":
         """Return the price of a run on these devices; nothing is compiled."""
         kind, devices = jax.devices()[0].device_kind, devices or Devices()
-        one = peak(kind, run.training.precision)
-        return cls(model_flops(run), kind, devices, None if one is None else one * devices.count)
+        device_peak = peak(kind, run.training.precision)
+        return cls(model_flops(run), kind, devices, None if device_peak is None else device_peak * devices.count)
 
     def show(self, console: Console, run: Run) -> None:
         """Print the modules; then parameters, FLOPs, steps, tokens and devices."""
         console.print(fit_width(modules_table(run.model), console.width))
         console.print()
-        steps, tokens, parts = run.training.steps, run.tokens_per_step, micro_batches(run)
-        split = f", in {parts} micro-batches" if parts > 1 else ""
+        steps, tokens, number = run.training.steps, run.tokens_per_step, micro_batches(run)
+        split = f", in {number} micro-batches" if number > 1 else ""
         peak_rate = "" if self.peak is None else f", with a peak of {self.peak / 1e12:,.0f} TFLOP/s"
         lines = (
             count_of(parameters(run.model), "parameter"),

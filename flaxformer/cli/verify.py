@@ -98,14 +98,14 @@ def executions_of(store: Store, arguments: Verify) -> list[Execution]:
     A folder without a recorded command has the defaults.
     """
     commands = [last_command([launch]) for launch in reversed(read_lines(store.root / LAUNCHES))]
-    found: list[tuple[FormulationSetting, Layout, Devices | None]] = []
+    settings: list[tuple[FormulationSetting, Layout, Devices | None]] = []
     for command in [*filter(None, commands)] or [None]:
         mesh = arguments.mesh or getattr(command, "mesh", None)
         devices = None if mesh is None else parse_devices(mesh)
-        found.append((getattr(command, "formulations", "auto"), getattr(command, "layout", "auto"), devices))
+        settings.append((getattr(command, "formulations", "auto"), getattr(command, "layout", "auto"), devices))
     return [
         Execution(devices=arguments.devices, formulations=formulations, layout=layout, mesh=mesh, save_minutes=0.0)
-        for formulations, layout, mesh in dict.fromkeys(found)
+        for formulations, layout, mesh in dict.fromkeys(settings)
     ]
 
 
@@ -128,12 +128,12 @@ def show_not_verified(console: Console, reasons: Mapping[str, str]) -> None:
 
 def reasons_in_words(reasons: Mapping[str, str]) -> str:
     """Trials that cannot be verified, in a clause per reason."""
-    parts = []
+    clauses = []
     for reason in dict.fromkeys(reasons.values()):
-        names = [name for name, own in reasons.items() if own == reason]
+        names = [name for name, why in reasons.items() if why == reason]
         more = ", …" if len(names) > MOST_NAMED else ""
-        parts.append(f"{count_of(len(names), 'trial')} {reason} ({', '.join(names[:MOST_NAMED])}{more})")
-    return "; ".join(parts)
+        clauses.append(f"{count_of(len(names), 'trial')} {reason} ({', '.join(names[:MOST_NAMED])}{more})")
+    return "; ".join(clauses)
 
 
 def show(console: Console, event: Verification, is_recorded: bool) -> None:

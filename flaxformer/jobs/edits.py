@@ -29,8 +29,8 @@ def load_edits(file: Path, params: Transformer, run: Run) -> Mapping[str, Edit]:
         try:
             inspect.signature(declared).bind(params, run)
         except TypeError:
-            own = f"edit{inspect.signature(declared)}"
-            raise UserError(f"'{file}' has {own}; expected a file that {EXPECTED}") from None
+            signature = f"edit{inspect.signature(declared)}"
+            raise UserError(f"'{file}' has {signature}; expected a file that {EXPECTED}") from None
         declared = declared(params, run)
     if not isinstance(declared, Mapping) or not declared:
         raise UserError(f"'{file}' has edit = {printable(repr(declared)):.60}; expected a file that {EXPECTED}")

@@ -33,8 +33,8 @@ class Log:
 
     def __init__(self, folder: Path, step: int, trackers: Sequence[Callable[[LogLine], object]] = ()) -> None:
         self.path, self.trackers = folder / NAME, trackers
-        found, wrong = _lines(self.path) if step else ([], [])
-        kept = [line for line in found if line["step"] <= step]
+        lines, wrong = _lines(self.path) if step else ([], [])
+        kept = [line for line in lines if line["step"] <= step]
         with _recording(self.path):
             if wrong:
                 kept_as = set_aside(self.path, "damaged").name
@@ -84,20 +84,20 @@ def read(path: Path) -> list[LogLine]:
     Raises:
       UserError: a line is damaged; the message says which.
     """
-    found, wrong = _lines(path)
+    lines, wrong = _lines(path)
     if wrong:
         raise UserError(f"{path}, {wrong[0]}; expected lines as `train` wrote them")
-    return found
+    return lines
 
 
 def _lines(path: Path) -> tuple[list[LogLine], list[str]]:
     """Return the lines of a log, and what is wrong with the damaged ones."""
-    found, wrong = digests.lines(path)
-    kinds = [isinstance(line.get("step"), int) and isinstance(line.get("kind"), str) for line in found]
+    lines, wrong = digests.lines(path)
+    kinds = [isinstance(line.get("step"), int) and isinstance(line.get("kind"), str) for line in lines]
     wrong = [text.replace(": ", " is damaged: ", 1) for text in wrong]
     if not all(kinds):
         wrong.append("a line is damaged: it has no step or kind")
-    return [line for line, is_line in zip(found, kinds, strict=True) if is_line], wrong
+    return [line for line, is_line in zip(lines, kinds, strict=True) if is_line], wrong
 
 
 def _missing_steps(lines: Sequence[LogLine], step: int) -> tuple[int, int, int] | None:

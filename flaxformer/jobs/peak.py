@@ -23,14 +23,14 @@ def peak(kind: str, precision: str) -> float | None:
 
 
 def model_flops(run: Run) -> int:
-    """FLOPs of one training step: 3 × those of the products of the forward pass, as the backward pass has two for each.
+    """FLOPs of one training step: 3 × the FLOPs of the forward pass, as the backward pass has two products for each.
 
     Counted in the traced program, for every architecture. A decoder-only model of L layers has 6 N + 12 L d T per token
     for N weights in products; attention counts over all T, masked or not.
     """
     run = standard_form(run)
     batch = first_batch(run.task.load())
-    params = jax.eval_shape(lambda own: evaluation_params(start(own), own), run.without_init)
-    parts = batch if isinstance(batch, tuple) else (batch,)
+    params = jax.eval_shape(lambda run: evaluation_params(start(run), run), run.without_init)
+    buckets = batch if isinstance(batch, tuple) else (batch,)
     with using("reference"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace
-        return 3 * sum(products_of(jax.make_jaxpr(forward)(params, run, part).jaxpr) for part in parts)
+        return 3 * sum(products_of(jax.make_jaxpr(forward)(params, run, bucket).jaxpr) for bucket in buckets)

@@ -40,9 +40,9 @@ def sampler(run: Run, source: Source, tokens: int) -> Sampler | None:
     if text is None or not tokens:
         return None
     first = jax.tree.map(lambda leaf: np.asarray(leaf[0, :1]), source.evaluation())
-    given = int(first.prefix[0]) if pairs else min(PROMPT, max(1, first.inputs.shape[1] // 2))
-    prompt = first.inputs[:, :given].astype(np.int32)
-    steps = tokens if run.model.max_length is None else min(tokens, run.model.max_length + 1 - given)
+    prompt_length = int(first.prefix[0]) if pairs else min(PROMPT, max(1, first.inputs.shape[1] // 2))
+    prompt = first.inputs[:, :prompt_length].astype(np.int32)
+    steps = tokens if run.model.max_length is None else min(tokens, run.model.max_length + 1 - prompt_length)
     if steps < 1:
         return None
     end = run.task.end if isinstance(run.task, PairTask) else None
@@ -50,8 +50,8 @@ def sampler(run: Run, source: Source, tokens: int) -> Sampler | None:
     shown = text.decode((prompt if first.source is None else first.source)[0]) + ("\n" if pairs else "")
     key = fold_in_name(jax.random.key(run.seed), "samples")
 
-    def sampled(params: Transformer, step: int) -> Sample:
-        said = generate(
+    def sample(params: Transformer, step: int) -> Sample:
+        output = generate(
             params,
             run.model,
             prompt,
@@ -62,7 +62,7 @@ def sampler(run: Run, source: Source, tokens: int) -> Sampler | None:
             source=first.source,
             source_valid=first.source_valid,
         )
-        after = np.asarray(said.tokens)[0, : int(said.lengths[0])]
+        after = np.asarray(output.tokens)[0, : int(output.lengths[0])]
         return Sample(shown, text.decode(after) if pairs else text.decode([*prompt[0], *after])[len(shown) :])
 
-    return sampled
+    return sample

@@ -101,4 +101,4 @@ def _is_evaluated(name: str, row: Row) -> bool:
 
 
 def _evaluation(step: int, curves: Mapping[str, Sequence[float]], place: int) -> LogLine:
-    return {"kind": "evaluation", "step": step} | {name: own[place] for name, own in curves.items()}
+    return {"kind": "evaluation", "step": step} | {name: curve[place] for name, curve in curves.items()}

@@ -3,11 +3,11 @@
 A tracker gets the log from its first line at every launch, and so also what an earlier launch, or one that was killed,
 has written. A tracker that fails is reported once and not used again; training goes on.
 
-tensorboard: event files in DIR/tensorboard, written anew at each launch. TensorBoard is only needed to view them.
+tensorboard: event files in DIR/tensorboard, written again at each launch. TensorBoard is only needed to view them.
 wandb: one run of the project `flaxformer` (or WANDB_PROJECT), found again by the id in DIR/wandb/id. Without a key it
   is offline, so that no account is needed; WANDB_MODE decides otherwise. A launch that resumes sends W&B only the
   steps that it does not have: those that are trained again have the same numbers. Offline, a launch writes the whole
-  run anew and removes the files of an earlier launch, so there is one folder to `wandb sync`.
+  run again and removes the files of an earlier launch, so there is one folder to `wandb sync`.
 
 A trial of a study is a run of its own: in DIR/tensorboard/ARM/seed=N, or in W&B's group of the study with the arm as
 its job type.
@@ -79,17 +79,17 @@ class TensorBoard:
     def __init__(self, folder: Path, config: Run | JsonObject, trial: TrackedTrial | None = None) -> None:
         names = ("event_file_writer", "summary", "proto.event_pb2", "proto.summary_pb2")
         events, self._summary, self._proto, self._numbers = (_library("tensorboard", name) for name in names)
-        own = folder / "tensorboard"
+        event_folder = folder / "tensorboard"
         if trial is not None:
-            own = own / _file_name(trial.arm) / f"seed={trial.seed}"
-        make_folder(own)
-        for old in own.glob("events.out.tfevents.*"):
+            event_folder = event_folder / _file_name(trial.arm) / f"seed={trial.seed}"
+        make_folder(event_folder)
+        for old in event_folder.glob("events.out.tfevents.*"):
             old.unlink()
-        self._events = events.EventsWriter(str(own / "events"))
+        self._events = events.EventsWriter(str(event_folder / "events"))
         # A TensorBoard that has read the old files drops their numbers when a session starts.
         session = self._proto.SessionLog(status=self._proto.SessionLog.START)
         self._write(0, session_log=session)
-        self._write(0, summary=self._summary.text("run", _quoted(_text(config))))
+        self._write(0, summary=self._summary.text("run", _quote(_text(config))))
 
     def __call__(self, line: LogLine) -> None:
         for step, numbers in points(line):
@@ -98,7 +98,7 @@ class TensorBoard:
                 summary.value.add(tag=name, simple_value=value)
             self._write(step, summary=summary)
         if line["kind"] == "sample":
-            self._write(line["step"], summary=self._summary.text("sample", _quoted(line["prompt"] + line["text"])))
+            self._write(line["step"], summary=self._summary.text("sample", _quote(line["prompt"] + line["text"])))
         self._events.flush()
 
     def _write(self, step: int, **what: object) -> None:
@@ -114,12 +114,12 @@ class WeightsAndBiases:
 
     def __init__(self, folder: Path, config: Run | JsonObject, trial: TrackedTrial | None = None) -> None:
         wandb = _library("wandb")
-        own = folder / "wandb"
-        make_folder(own)
-        if not (own / "id").exists():
-            write_atomically(own / "id", uuid.uuid4().hex[:12].encode())
-        name = (own / "id").read_text() + (f"-{trial.key}" if trial else "")
-        for old in own.glob(f"offline-run-*-{name}"):
+        wandb_folder = folder / "wandb"
+        make_folder(wandb_folder)
+        if not (wandb_folder / "id").exists():
+            write_atomically(wandb_folder / "id", uuid.uuid4().hex[:12].encode())
+        name = (wandb_folder / "id").read_text() + (f"-{trial.key}" if trial else "")
+        for old in wandb_folder.glob(f"offline-run-*-{name}"):
             shutil.rmtree(old)
         offline = "WANDB_MODE" not in os.environ and not has_key()
         place = {"group": trial.study, "job_type": trial.arm} if trial else {}
@@ -217,8 +217,8 @@ def check(names: Sequence[str]) -> None:
         _library(name)
 
 
-def _library(name: str, part: str = "") -> ModuleType:
-    return library(MODULES[name] + (part and f".{part}"), name, f"track={name}")
+def _library(name: str, module: str = "") -> ModuleType:
+    return library(MODULES[name] + (module and f".{module}"), name, f"track={name}")
 
 
 def _text(config: Run | JsonObject) -> str:
@@ -237,7 +237,7 @@ def _file_name(arm: str) -> str:
     return safe if safe == arm else f"{safe}-{digest_of(arm.encode())}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """The text as Markdown shows it unchanged: a block that is indented."""
     return "".join(f"    {line}\n" for line in text.split("\n"))
 

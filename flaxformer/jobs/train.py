@@ -171,8 +171,8 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
             return not (job.output / CONFIG).exists()
 
         def declare() -> None:
-            source = path_of_copy(copy_sources(job.output / "code", modules), job.file)
-            about = source, _initial_weights(declared, job), job.file
+            code_copy = path_of_copy(copy_sources(job.output / "code", modules), job.file)
+            about = code_copy, _initial_weights(declared, job), job.file
             write_config(job.output, declared, code, job.on_code_change, *about)
             held.enter_context(read_records.recording(job.output, job.file))
 
@@ -202,7 +202,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         starting.close()
         try:
             steps = _steps(run, compiled, job, stop, checkpoints, state, step)
-            yield from recorded(steps, run, job, step)
+            yield from record(steps, run, job, step)
             distributed.run_on_coordinator(checkpoints.wait)
         finally:
             checkpoints.wait()
@@ -254,7 +254,7 @@ def _numbers(metrics: RunMetrics) -> dict[str, float]:
     return {name: float(x) for name, x in jax.device_get(metrics).items()}
 
 
-def recorded(events: Iterator[Event], run: Run, job: Job, step: int) -> Iterator[Event]:
+def record(events: Iterator[Event], run: Run, job: Job, step: int) -> Iterator[Event]:
     """Pass events on, and write them to the run's log and to its trackers in the first process."""
     with contextlib.ExitStack() as opened:
         log: Log | None = None

@@ -50,36 +50,36 @@ def translate(
     Raises:
       UserError: a line is longer than the task's `max_length`; raised before any line is translated.
     """
-    sources = [encode_line(task, line, f"line {number} of {name}") for number, line in enumerate(lines, 1)]
+    encoder_inputs = [encode_line(task, line, f"line {number} of {name}") for number, line in enumerate(lines, 1)]
     steps, key = steps or longest_target(task), jax.random.key(0) if key is None else key
-    return _translate_batches(params, model, task, sources, steps, sampling, beams, key, edit)
+    return _translate_batches(params, model, task, encoder_inputs, steps, sampling, beams, key, edit)
 
 
 def _translate_batches(
     params: Transformer,
     model: ModelConfig,
     task: PairTask,
-    sources: list[np.ndarray],
+    encoder_inputs: list[np.ndarray],
     steps: int,
     sampling: Sampling,
     beams: int | None,
     key: Array,
     edit: Mapping[str, Edit] | None,
 ) -> Iterator[str]:
-    rows = min(ROWS, len(sources)) or 1
-    for first in range(0, len(sources), rows):
-        own = sources[first : first + rows]
-        prompts = task.prompts(own + own[:1] * (rows - len(own)))
+    batch_size = min(ROWS, len(encoder_inputs)) or 1
+    for first in range(0, len(encoder_inputs), batch_size):
+        batch = encoder_inputs[first : first + batch_size]
+        prompts = task.prompts(batch + batch[:1] * (batch_size - len(batch)))
         if beams is None:
             batch_key = jax.random.fold_in(key, first)
             output = generate(
                 params, model, **prompts, steps=steps, sampling=sampling, end=task.end, key=batch_key, edit=edit
             ).tokens
         else:
-            found = beam_search(params, model, **prompts, steps=steps, beams=beams, end=task.end, edit=edit)
-            output = found.tokens[:, 0]
-        for source, tokens in zip(own, jax.device_get(output), strict=False):
-            yield task.encoding.decode(tokens).translate(ONE_LINE) if source.size else ""
+            hypotheses = beam_search(params, model, **prompts, steps=steps, beams=beams, end=task.end, edit=edit)
+            output = hypotheses.tokens[:, 0]
+        for encoder_input, tokens in zip(batch, jax.device_get(output), strict=False):
+            yield task.encoding.decode(tokens).translate(ONE_LINE) if encoder_input.size else ""
 
 
 def stream_translation(
@@ -98,11 +98,11 @@ def stream_translation(
     Raises:
       UserError: the line is empty, or longer than the task's `max_length`.
     """
-    source = encode_line(task, line, "prompt")
-    if not source.size:
+    encoder_input = encode_line(task, line, "prompt")
+    if not encoder_input.size:
         raise UserError("prompt is empty; expected a line to translate")
     steps = steps or longest_target(task)
-    prompt = task.prompts([source])
+    prompt = task.prompts([encoder_input])
     pieces = stream(params, model, **prompt, steps=steps, sampling=sampling, end=task.end, key=key, edit=edit)
     for text in decode_stream(task.encoding.decode, (piece.tokens[0].tolist() for piece in pieces)):
         yield text.translate(ONE_LINE)

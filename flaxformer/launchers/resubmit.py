@@ -58,11 +58,11 @@ def after_kill(root: Path, share: Share, killer: signal.Signals, console: Consol
     names = share.names(store.declaration.trials)
     left = [name for name in names if name not in store.rows()]
     groups = {declared[name].group for name in left}
-    record = root / "launches" / f"slurm-{os.environ.get('SLURM_ARRAY_JOB_ID', '0')}_{share.number}.kills.json"
+    kills = root / "launches" / f"slurm-{os.environ.get('SLURM_ARRAY_JOB_ID', '0')}_{share.number}.kills.json"
     progress, count = _progress(store, names, groups), 1
-    if (former := _read_record(record)).get("progress") == progress:
+    if (former := _read_record(kills)).get("progress") == progress:
         count += former["count"]
-    write_atomically(record, json.dumps({"progress": progress, "count": count}).encode())
+    write_atomically(kills, json.dumps({"progress": progress, "count": count}).encode())
     ended = f"its process was ended by {killer.name}"
     if killer == signal.SIGKILL:
         ended += ", which is how a machine without memory ends one"
@@ -74,8 +74,8 @@ def after_kill(root: Path, share: Share, killer: signal.Signals, console: Consol
     cause = f"{ended}, {count} times without progress; ask for more memory (--slurm mem=…), or make the model smaller"
     with store.locked(LOCK_PATIENCE):
         for name in given_up:
-            store.append(declared[name].group, _failed(declared[name], cause))
-    record.unlink()
+            store.append(declared[name].group, _failed_row(declared[name], cause))
+    kills.unlink()
     console.print(f"share {share}: {cause}. {count_of(len(given_up), 'run')} failed; --retry-failed trains them again")
     return len(given_up) < len(left)
 
@@ -87,7 +87,7 @@ def _progress(store: Store, trials: Collection[str], groups: Collection[str]) ->
     return digest("\n".join(sorted([name for name in trials if name in rows] + list(map(str, saved)))).encode())
 
 
-def _failed(trial: DeclaredTrial, cause: str) -> Row:
+def _failed_row(trial: DeclaredTrial, cause: str) -> Row:
     """The failed row of a declared trial."""
     return Row(
         trial=trial.trial,

@@ -39,7 +39,7 @@ class Share:
         program stay together where that is possible, since each worker compiles the programs of its share.
 
         Args:
-          trials: those of the study's declaration.
+          trials: the trials of the study's declaration.
         """
         programs = list(dict.fromkeys(trial.group for trial in trials))
         ordered = sorted(trials, key=lambda trial: programs.index(trial.group))

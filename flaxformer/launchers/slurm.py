@@ -84,8 +84,8 @@ def minutes(text: str) -> int:
     match = re.fullmatch(r"(\d+)|(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text, re.ASCII)
     if match is None:
         raise UserError(f"--slurm is given time={text}; expected minutes, as 90, or [DAYS-]HOURS:MINUTES:SECONDS")
-    whole, days, hours, part, seconds = (int(number or 0) for number in match.groups())
-    total = whole + days * 1440 + hours * 60 + part + (seconds > 0)
+    whole, days, hours, minute, seconds = (int(number or 0) for number in match.groups())
+    total = whole + days * 1440 + hours * 60 + minute + (seconds > 0)
     if not total:
         raise UserError(f"--slurm is given time={text}; expected at least a minute")
     return total

@@ -73,12 +73,12 @@ def _panels(analysis: Analysis, characters: int) -> list[Panel]:
     panels: list[list[JudgedClaim]] = []
     for claim in analysis.claims:
         if claim.differences:
-            fitting = (own for own in panels if _kind(own[0]) == _kind(claim) and _fit([*own, claim]))
+            fitting = (panel for panel in panels if _kind(panel[0]) == _kind(claim) and _fit([*panel, claim]))
             if (panel := next(fitting, None)) is None:
                 panels.append([claim])
             else:
                 panel.append(claim)
-    return [Panel(_label(own), own, characters) for own in panels]
+    return [Panel(_label(panel), panel, characters) for panel in panels]
 
 
 def _kind(claim: JudgedClaim) -> tuple[str, bool]:

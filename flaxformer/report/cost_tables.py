@@ -45,14 +45,14 @@ def arm_costs(analysis: Analysis) -> ItemTable[ArmSummary]:
     def ratio(arm: ArmSummary) -> float:
         return known[id(arm)].flops / reference.flops if reference and reference.flops else math.nan
 
-    def marked(arm: ArmSummary) -> str:
+    def mark_unequal(arm: ArmSummary) -> str:
         names = unequal(arm.cost, reference)
         return f"{MARK} {', '.join(names)}" if names else "="
 
     has_inactive = any(cost.active_parameters != cost.parameters for cost in known.values())
     columns: list[TableColumn[ArmSummary]] = [
         *levels(analysis.axes, lambda arm: arm.labels),
-        TableColumn("cost", marked, is_text=True),
+        TableColumn("cost", mark_unequal, is_text=True),
         cost("parameters", "parameters", _integer),
         cost("active", "active_parameters", _integer, has_inactive),
         cost("without embeddings", "parameters_without_embeddings", _integer),
@@ -64,7 +64,7 @@ def arm_costs(analysis: Analysis) -> ItemTable[ArmSummary]:
         cost("memory", "memory_bytes", _bytes, any(cost.memory_bytes for cost in known.values())),
     ]
     items = [arm for arm in analysis.arms if id(arm) in known]
-    on = NOT_IN_PAPER if costs.differing(analysis) else DOCUMENTS
+    on = NOT_IN_PAPER if costs.differing_costs(analysis) else DOCUMENTS
     return ItemTable("Cost", columns, items, "arms", on)
 
 

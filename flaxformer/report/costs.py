@@ -15,20 +15,19 @@ from flaxformer.store.declaration import Declaration
 from flaxformer.system.wording import count_of, join_words, with_prefix
 
 
-def ratios(found: Sequence[CostRatio]) -> str:
+def ratios(cost_ratios: Sequence[CostRatio]) -> str:
     """Unequal costs, such as "layers 2 has 1.93 times the FLOPs and 1.5 times the parameters of layers 1"."""
-    parts = []
-    for (first, second), own in itertools.groupby(found, lambda one: _names(one)):
-        parts.append(
-            f"{first} has {join_words(f'{round_digits(one.ratio)} times the {one.name}' for one in own)} of {second}"
-        )
-    return "; ".join(parts)
+    clauses = []
+    for (first, second), group in itertools.groupby(cost_ratios, _names):
+        times = (f"{round_digits(cost.ratio)} times the {cost.name}" for cost in group)
+        clauses.append(f"{first} has {join_words(times)} of {second}")
+    return "; ".join(clauses)
 
 
-def _names(one: CostRatio) -> tuple[str, str]:
+def _names(cost: CostRatio) -> tuple[str, str]:
     """The levels by which the two arms differ."""
-    changed = [name for name in one.first if one.first[name] != one.second.get(name)]
-    first, second = ({name: labels[name] for name in changed} for labels in (one.first, one.second))
+    changed = [name for name in cost.first if cost.first[name] != cost.second.get(name)]
+    first, second = ({name: labels[name] for name in changed} for labels in (cost.first, cost.second))
     return phrasing.labels(first) or "the arm", phrasing.labels(second) or "the other"
 
 
@@ -37,8 +36,8 @@ def comparison(study: Declaration) -> str:
     rule = study.compare
     if not rule:
         return ""
-    adjusted = [own for own in rule.arms.values() if own.changes]
-    farthest = max((abs(own.after - 1) for own in rule.arms.values()), default=0.0)
+    adjusted = [arm for arm in rule.arms.values() if arm.changes]
+    farthest = max((abs(arm.after - 1) for arm in rule.arms.values()), default=0.0)
     return (
         f"Arms are compared at equal {rule.quantity}, within {rule.tolerance:.2g} of the baseline (largest "
         f"difference {farthest:.2g}): {' or '.join(rule.adjust)} was adjusted in {len(adjusted)} of "
@@ -46,77 +45,77 @@ def comparison(study: Declaration) -> str:
     )
 
 
-def speed_up(one: SpeedUp | None) -> str:
+def speed_up(estimate: SpeedUp | None) -> str:
     """A speed-up with its interval, such as "1.42 [1.31, 1.54]"; "above 2.1" or "below 0.4" with censored seeds."""
-    if one is not None and one.reason:
+    if estimate is not None and estimate.reason:
         return "not read off"
-    if one is None or math.isnan(one.ratio):
-        return "not determined" if one is not None and one.above and one.below else "–"
-    low, high = one.interval
-    if one.above or one.below:
-        return f"{'above' if one.above else 'below'} {round_digits(one.ratio)}"
+    if estimate is None or math.isnan(estimate.ratio):
+        return "not determined" if estimate is not None and estimate.above and estimate.below else "–"
+    low, high = estimate.interval
+    if estimate.above or estimate.below:
+        return f"{'above' if estimate.above else 'below'} {round_digits(estimate.ratio)}"
     if math.isnan(low):
-        return f"{round_digits(one.ratio)} (one seed, no interval)"
-    return f"{round_digits(one.ratio)} [{round_digits(low)}, {round_digits(high)}]"
+        return f"{round_digits(estimate.ratio)} (one seed, no interval)"
+    return f"{round_digits(estimate.ratio)} [{round_digits(low)}, {round_digits(high)}]"
 
 
-def censoring_text(one: SpeedUp) -> str:
+def censoring_text(estimate: SpeedUp) -> str:
     """The seeds at which no cost reaches the score, or why none is read off, in words; empty without any."""
-    if one.reason:
-        return f"not read off: {one.reason}"
-    parts = []
-    if one.above:
-        parts.append(f"never reached at {one.above} of {count_of(one.log.n, 'seed')}")
-    if one.below:
-        parts.append(f"no better than before training at {one.below} of {count_of(one.log.n, 'seed')}")
-    return ", ".join(parts)
+    if estimate.reason:
+        return f"not read off: {estimate.reason}"
+    clauses = []
+    if estimate.above:
+        clauses.append(f"never reached at {estimate.above} of {count_of(estimate.log.n, 'seed')}")
+    if estimate.below:
+        clauses.append(f"no better than before training at {estimate.below} of {count_of(estimate.log.n, 'seed')}")
+    return ", ".join(clauses)
 
 
-def remarks(one: SpeedUps) -> str:
+def remarks(pair: SpeedUps) -> str:
     """Remarks on the speed-ups of an arm in compute, in words; empty without any."""
-    reverse = one.compute_to_baseline
-    found = [censoring_text(one.compute), f"to the other's, {censoring_text(reverse)}" if reverse.reason else ""]
-    return "; ".join(filter(None, found))
+    reverse = pair.compute_to_baseline
+    texts = [censoring_text(pair.compute), f"to the other's, {censoring_text(reverse)}" if reverse.reason else ""]
+    return "; ".join(filter(None, texts))
 
 
-def speed_ups(one: SpeedUps) -> str:
+def speed_ups(pair: SpeedUps) -> str:
     """The effective speed-ups of an arm over another in one clause."""
-    parts, metric = [], one.metric.replace("_", " ")
-    found = ((one.compute, one.time, one.arm), (one.compute_to_baseline, one.time_to_baseline, one.baseline))
-    for compute, time, arm in found:
+    clauses, metric = [], pair.metric.replace("_", " ")
+    directions = ((pair.compute, pair.time, pair.arm), (pair.compute_to_baseline, pair.time_to_baseline, pair.baseline))
+    for compute, time, arm in directions:
         if compute.reason:
-            parts.append(f"to the {metric} of {phrasing.arm(arm.labels)}, not read off: {compute.reason}")
+            clauses.append(f"to the {metric} of {phrasing.arm(arm.labels)}, not read off: {compute.reason}")
             continue
         in_time = "" if time is None else f", {speed_up(time)} in time"
-        parts.append(f"to the {metric} of {phrasing.arm(arm.labels)}, {speed_up(compute)} in compute{in_time}")
-    return f"effective speed-up {'; '.join(parts)}"
+        clauses.append(f"to the {metric} of {phrasing.arm(arm.labels)}, {speed_up(compute)} in compute{in_time}")
+    return f"effective speed-up {'; '.join(clauses)}"
 
 
-def speed_up_in_compute(one: SpeedUps | None) -> str:
+def speed_up_in_compute(pair: SpeedUps | None) -> str:
     """The speed-up in compute at the final score of the arm; where that is a bound, at that of the other arm too."""
-    if one is None:
+    if pair is None:
         return "–"
-    if one.compute.reason or not (one.compute.above or one.compute.below):
-        return speed_up(one.compute)
-    return f"{speed_up(one.compute)}; {speed_up(one.compute_to_baseline)} to that of the other"
+    if pair.compute.reason or not (pair.compute.above or pair.compute.below):
+        return speed_up(pair.compute)
+    return f"{speed_up(pair.compute)}; {speed_up(pair.compute_to_baseline)} to that of the other"
 
 
 def summary(analysis: Analysis) -> str:
     """The cost of the arms, and the rule by which they are compared; empty where no cost is known."""
-    found = [arm.cost for arm in analysis.arms if arm.cost is not None]
-    if not found:
+    costs = [arm.cost for arm in analysis.arms if arm.cost is not None]
+    if not costs:
         return ""
-    names = differing(analysis)
-    each = [_range([cost.flops for cost in found], "FLOP"), _range([cost.parameters for cost in found], " parameters")]
+    names = differing_costs(analysis)
+    each = [_range([cost.flops for cost in costs], "FLOP"), _range([cost.parameters for cost in costs], " parameters")]
     words = f"The arms differ in {join_words(names)}" if names else f"All arms cost the same, within {TOLERANCE:.0%}"
     text = f"{words}: {each[0]} per run and {each[1]}."
     return " ".join(filter(None, (comparison(analysis.study), text)))
 
 
-def differing(analysis: Analysis) -> list[str]:
+def differing_costs(analysis: Analysis) -> list[str]:
     """Return the names of the costs in which arms differ from the reference arm."""
-    own = reference(analysis)
-    return sorted({name for arm in analysis.arms for name in unequal(arm.cost, own)})
+    reference_cost = reference(analysis)
+    return sorted({name for arm in analysis.arms for name in unequal(arm.cost, reference_cost)})
 
 
 def reference(analysis: Analysis) -> ArmCost | None:
@@ -138,8 +137,8 @@ def claim_speed_up(analysis: Analysis, claim: JudgedClaim) -> SpeedUps | None:
 
 def claim_speed_ups(analysis: Analysis, claim: JudgedClaim) -> list[str]:
     """Return the effect of a claim as an effective speed-up in one clause; none where it is not known."""
-    found = claim_speed_up(analysis, claim)
-    return [] if found is None else [speed_ups(found)]
+    pair = claim_speed_up(analysis, claim)
+    return [] if pair is None else [speed_ups(pair)]
 
 
 def _range(values: Sequence[float], unit: str) -> str:

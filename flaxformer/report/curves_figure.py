@@ -42,7 +42,7 @@ def curves_figure(
     if not panels or (against == "step" and _are_straight(panels)):
         return None
     styles = series_styles(analysis)
-    used = [one for one in styles if any(one in panel for panel in panels.values())]
+    used = [name for name in styles if any(name in panel for panel in panels.values())]
     columns = _columns(len(panels), width)
     lines, across = -(-len(panels) // columns), _legend_columns(used, width)
     legend = 0.13 * (-(-len(used) // across)) + 0.2 if len(used) > 1 else 0.0
@@ -66,13 +66,13 @@ def curves_figure(
     if against == "compute":
         set_log_scale(shown[0], "x", text=lambda flops: with_prefix(flops, ""))
     if len(used) > 1:
-        title = " · ".join(own.name for own in analysis.study.axes if own.name != axis)
+        title = " · ".join(study_axis.name for study_axis in analysis.study.axes if study_axis.name != axis)
         add_legend(figure, shown, used, title, across)
     return figure
 
 
 def _panels(analysis: Analysis, against: str) -> Panels:
-    axis, found = panel_axis(analysis), Panels()
+    axis, panels = panel_axis(analysis), Panels()
     for arm in analysis.arms:
         curve: Points | None = arm.curve(on_validation(analysis.study.metric))
         if curve is not None and against == "compute":
@@ -80,8 +80,8 @@ def _panels(analysis: Analysis, against: str) -> Panels:
             cost = arm.cost
             curve = None if cost is None else ([step * cost.flops_per_step for step in steps[1:]], points[1:])
         if curve is not None:
-            found.setdefault(arm.labels[axis] if axis else "", {})[series(analysis, arm)] = curve
-    return found
+            panels.setdefault(arm.labels[axis] if axis else "", {})[series(analysis, arm)] = curve
+    return panels
 
 
 def _are_straight(panels: Panels) -> bool:
@@ -131,6 +131,6 @@ def _set_limits(analysis: Analysis, axes: Sequence[Axes], panels: Mapping[str, M
 def add_legend(figure: Figure, axes: Sequence[Axes], names: Sequence[str], title: str, columns: int) -> None:
     """Add one legend below all panels, in the order of names."""
     handles = {str(line.get_label()): line for ax in axes for line in ax.get_lines()}
-    own = [handles[name] for name in names if name in handles]
-    figure.legend(own, [name for name in names if name in handles], title=title, loc="outside lower center",
+    shown = [handles[name] for name in names if name in handles]
+    figure.legend(shown, [name for name in names if name in handles], title=title, loc="outside lower center",
                   ncols=columns, frameon=False, handlelength=2.6)  # fmt: skip

@@ -121,7 +121,7 @@ def _explorations(analysis: Analysis) -> list[Part]:
     every, n = tables.contrasts(analysis), len(analysis.exploratory_findings)
     if not every.items:
         return []
-    findings, others = (
+    findings, remaining = (
         dataclasses.replace(every, items=items, on=PAGE) for items in (every.items[:n], every.items[n:])
     )
     remark = (
@@ -132,7 +132,7 @@ def _explorations(analysis: Analysis) -> list[Part]:
     return [
         Paragraph(remark, PAGE),
         findings,
-        Folded(count_of(len(others.items), "other contrast" if n else "contrast"), others),
+        Folded(count_of(len(remaining.items), "other contrast" if n else "contrast"), remaining),
         Paragraph(title, ("terminal",), ""),
         Bullets(phrasing.exploratory_findings(analysis), ("terminal",), "  · "),
         dataclasses.replace(every, on=("markdown",)),
@@ -150,7 +150,7 @@ def _failures(analysis: Analysis) -> list[Part]:
     """The causes with the number of runs of each, and a traceback of each of the first."""
     first: dict[str | None, Row] = {}
     runs: Counter[str | None] = Counter()
-    for row in analysis.failed:
+    for row in analysis.failed_runs:
         first.setdefault(row.cause, row)
         runs[row.cause] += 1
     shown = [first[cause] for cause, _ in runs.most_common(MOST_TRACEBACKS)]

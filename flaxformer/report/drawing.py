@@ -137,11 +137,11 @@ def set_log_scale(
         scale("symlog", linthresh=linear_until)
     else:
         scale("log")
-    own = ax.xaxis if axis == "x" else ax.yaxis
-    low, high = sorted(own.get_data_interval())
+    scaled_axis = ax.xaxis if axis == "x" else ax.yaxis
+    low, high = sorted(scaled_axis.get_data_interval())
     is_short = low > 0 and high < 10 * low
-    own.set_major_formatter(lambda value, _: text(value))
-    own.set_minor_formatter((lambda value, _: text(value)) if is_short else NullFormatter())
+    scaled_axis.set_major_formatter(lambda value, _: text(value))
+    scaled_axis.set_minor_formatter((lambda value, _: text(value)) if is_short else NullFormatter())
 
 
 def has_wide_range(values: Sequence[float], ratio: float = 300.0) -> bool:

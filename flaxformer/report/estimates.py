@@ -21,7 +21,7 @@ def estimate_columns(
     Args:
       title, name: names of the mean in the report and in files.
       get: function that returns the estimate of an item.
-      scores: estimates that share their digits, those of the typical interval; without any, each has its own.
+      scores: estimates that share the digits of the typical interval; without any, each has its own.
       has_sd: False if only files have the standard deviation.
     """
     (mean, *ends, sd), digits = estimate_values(name, get).items(), typical_uncertainty(scores)
@@ -52,7 +52,7 @@ def typical_uncertainty(scores: Sequence[Estimate]) -> tuple[float, float]:
 
 
 def estimate_texts(score: Estimate, half: float, sd: float) -> list[str]:
-    """Mean, interval and standard deviation, to the digits of these uncertainties; NaN for those of the estimate."""
+    """Mean, interval and standard deviation, to the digits of these uncertainties; NaN for the estimate's own."""
     half, sd = (phrasing.half_width(score), score.sd) if math.isnan(half) else (half, sd)
     mean, low, high = numbers.numbers((score.mean, score.low, score.high), half)
     return [mean, interval_text(low, high), numbers.number(score.sd, sd)]

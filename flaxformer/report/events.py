@@ -8,8 +8,8 @@ from flaxformer.store.log_entries import Replication, Verification
 
 def sentences(log: DeclarationLog) -> list[str]:
     """Every attempt to replicate, and the last verification, each with its date."""
-    found: list[Replication | Verification] = [*log.of(Replication), *log.of(Verification)[-1:]]
-    return [f"{entry.time[:10]}: {sentence(entry)}" for entry in found]
+    entries: list[Replication | Verification] = [*log.of(Replication), *log.of(Verification)[-1:]]
+    return [f"{entry.time[:10]}: {sentence(entry)}" for entry in entries]
 
 
 def sentence(event: Replication | Verification) -> str:

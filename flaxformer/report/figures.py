@@ -39,7 +39,7 @@ def claims(analysis: Analysis) -> Figure:
 
     def describe() -> str:
         items = [f"{verdicts.verdict_of(claim)}: {claim.text} ({phrasing.finding(claim)})" for claim in analysis.claims]
-        return f"{count_of(len(items), 'claim')}. {_shortened(items)}"
+        return f"{count_of(len(items), 'claim')}. {_shorten(items)}"
 
     caption = (
         "The declared claims: a dot per seed, and above the dots the mean with the interval that is tested (95 % for a "
@@ -77,7 +77,7 @@ def _increasing(summaries: Sequence[ArmSummary]) -> str:
     """Mean and interval of each arm or quantity, in increasing order."""
     shown = sorted((arm for arm in summaries if arm.estimate.n), key=lambda arm: arm.estimate.mean)
     items = [f"{phrasing.arm(arm.labels)} {phrasing.interval(arm.estimate)}" for arm in shown]
-    return f"in increasing order: {_shortened(items)}"
+    return f"in increasing order: {_shorten(items)}"
 
 
 def curves(analysis: Analysis) -> Figure:
@@ -97,7 +97,7 @@ def compute(analysis: Analysis) -> Figure:
     def draw(width: float) -> Drawing | None:
         return curves_figure(analysis, width, "compute")
 
-    is_shown = "FLOPs" in costs.differing(analysis) or bool(analysis.study.compare)
+    is_shown = "FLOPs" in costs.differing_costs(analysis) or bool(analysis.study.compare)
     is_shown = is_shown and _are_few(analysis)
     return _figure(analysis, "compute", draw, caption, lambda: _describe_curves(analysis), is_shown)
 
@@ -112,7 +112,7 @@ def _describe_curves(analysis: Analysis) -> str:
             items.append(
                 f"{phrasing.arm(arm.labels)} from {first} at step {steps[0]:,} to {last} at step {steps[-1]:,}"
             )
-    return f"{phrasing.metric(analysis.study)} during training: {_shortened(items)}"
+    return f"{phrasing.metric(analysis.study)} during training: {_shorten(items)}"
 
 
 def sweep(analysis: Analysis, index: int) -> Figure:
@@ -122,7 +122,7 @@ def sweep(analysis: Analysis, index: int) -> Figure:
         "Means over seeds with 95 % t-intervals against the value; a ring marks the best value, and bars at the bottom "
         "are 95 % intervals of the optima."
     )
-    caption += STOPPED if len(analysis.stopped) else ""
+    caption += STOPPED if len(analysis.stopped_runs) else ""
     caption += thinned_remark(swept)
 
     def describe() -> str:
@@ -132,7 +132,7 @@ def sweep(analysis: Analysis, index: int) -> Figure:
         tried = f"{first} from {numbers.round_digits(min(values))} to {numbers.round_digits(max(values))}"
         remark = f", {count_of(stopped, 'arm')} stopped early" if stopped else ""
         items, names = phrasing.sweep_findings(analysis, [swept]), " and ".join(swept.names)
-        return f"{phrasing.metric(analysis.study)} against {names}: {tried}{remark}. {_shortened(items)}"
+        return f"{phrasing.metric(analysis.study)} against {names}: {tried}{remark}. {_shorten(items)}"
 
     name = f"sweep{index + 1 if index else ''}"
     return _figure(analysis, name, lambda width: sweep_figure(analysis, swept, width), caption, describe)
@@ -146,7 +146,7 @@ def scaling(analysis: Analysis) -> Figure:
     )
 
     def describe() -> str:
-        return f"{phrasing.metric(analysis.study)} against size: {_shortened(scaling_text.findings(analysis))}"
+        return f"{phrasing.metric(analysis.study)} against size: {_shorten(scaling_text.findings(analysis))}"
 
     return _figure(analysis, "scaling", lambda width: scaling_figure(analysis, width), caption, describe)
 
@@ -160,7 +160,7 @@ def joint_law(analysis: Analysis) -> Figure:
 
     def describe() -> str:
         metric, items = phrasing.metric(analysis.study), scaling_text.joint_findings(analysis)
-        return f"{metric} against training tokens, per number of parameters: {_shortened(items)}"
+        return f"{metric} against training tokens, per number of parameters: {_shorten(items)}"
 
     return _figure(analysis, "joint_law", lambda width: joint_law_figure(analysis, width), caption, describe)
 
@@ -180,7 +180,7 @@ def heads_of_layers(analysis: Analysis) -> Figure:
             for grid in heads.head_grids(analysis)
             for layer, estimates in grid.layers.items()
         ]
-        return f"Numbers per head: {_shortened(items)}"
+        return f"Numbers per head: {_shorten(items)}"
 
     return _figure(analysis, "heads", lambda width: heads_figure(heads.head_grids(analysis), width), caption, describe)
 
@@ -212,7 +212,7 @@ def lens(analysis: Analysis) -> Figure:
             f"{len(points) - 1}"
             for name, points in heads.lens_curves(analysis).items()
         ]
-        return f"Logit lens: {_shortened(items)}"
+        return f"Logit lens: {_shorten(items)}"
 
     def draw(width: float) -> Drawing | None:
         return lens_figure(heads.lens_curves(analysis), analysis.study.unit, width)
@@ -243,7 +243,7 @@ def _are_few(analysis: Analysis) -> bool:
     return len(analysis.arms) <= MOST_DRAWN
 
 
-def _shortened(items: Sequence[str]) -> str:
+def _shorten(items: Sequence[str]) -> str:
     more = len(items) - MOST
     return "; ".join(items[:MOST]) + (f"; and {more} more, in the tables" if more > 0 else "") + "."
 

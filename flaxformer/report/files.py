@@ -44,11 +44,11 @@ def tables(document: StudyReport) -> dict[str, pl.DataFrame]:
 
 def _frame(rows: list[dict[str, object]]) -> pl.DataFrame:
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: pl.Series([_known(row.get(name)) for row in rows], strict=False) for name in names}
+    columns = {name: pl.Series([_null_for_nan(row.get(name)) for row in rows], strict=False) for name in names}
     return pl.DataFrame(columns).with_columns(pl.selectors.by_dtype(pl.Null).cast(pl.Float64))
 
 
-def _known(value: object) -> object:
+def _null_for_nan(value: object) -> object:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -79,10 +79,10 @@ def results(analysis: Analysis) -> pl.DataFrame:
     declared = pl.Series(fingerprints, dtype=pl.String)
     table = table.with_columns(pl.col("fingerprint").fill_null(declared)).filter(pl.col("status").is_not_null())
     is_stopped = pl.col("status") == "stopped"
-    final = [name for name in table.columns if f"initial_{name}" in table.columns] if len(analysis.stopped) else []
+    final = [name for name in table.columns if f"initial_{name}" in table.columns] if len(analysis.stopped_runs) else []
     moved = [pl.when(is_stopped & pl.col(f"initial_{name}").is_not_null()).then(pl.col(name)) for name in final]
     table = table.with_columns(
-        *(own.alias(f"stopped_{name}") for name, own in zip(final, moved, strict=True)),
+        *(expression.alias(f"stopped_{name}") for name, expression in zip(final, moved, strict=True)),
         *(pl.when(~is_stopped | pl.col(f"initial_{name}").is_null()).then(pl.col(name)) for name in final),
     )
     measured_numbers = [{"trial": trial} | values for trial, values in measured.by_trial(analysis).items()]

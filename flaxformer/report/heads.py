@@ -32,41 +32,41 @@ class HeadGrid:
 
     def texts(self) -> list[list[str]]:
         """Return each mean with half the width of its interval, such as "0.42 ± 0.03", per layer and head."""
-        return [[_text(one) for one in own] for own in self.layers.values()]
+        return [[_text(estimate) for estimate in estimates] for estimates in self.layers.values()]
 
 
 def head_grids(analysis: Analysis) -> list[HeadGrid]:
     """Return the grids of the first arm, one per quantity that its runs give for every head."""
     seeds = next((numbers for _, numbers in numbers_by_arm(analysis, HEAD, analysis.arms[:1])), [])
-    found: dict[str, dict[str, list[list[float]]]] = {}
+    by_quantity: dict[str, dict[str, list[list[float]]]] = {}
     for numbers in seeds:
-        own: dict[str, dict[str, list[float]]] = {}
+        seed_values: dict[str, dict[str, list[float]]] = {}
         for name, value in numbers.items():
             match = HEAD.fullmatch(name)
             assert match is not None
-            own.setdefault(match["quantity"], {}).setdefault(match["layer"], []).append(value)
-        for quantity, layers in own.items():
+            seed_values.setdefault(match["quantity"], {}).setdefault(match["layer"], []).append(value)
+        for quantity, layers in seed_values.items():
             for layer, values in layers.items():
                 ranked = sorted(values, reverse=True) if len(seeds) > 1 else values
-                found.setdefault(quantity, {}).setdefault(layer, []).append(ranked)
-    return [HeadGrid(quantity, _estimates(layers), len(seeds) > 1) for quantity, layers in found.items()]
+                by_quantity.setdefault(quantity, {}).setdefault(layer, []).append(ranked)
+    return [HeadGrid(quantity, _estimates(layers), len(seeds) > 1) for quantity, layers in by_quantity.items()]
 
 
 def _estimates(layers: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, list[Estimate]]:
     """Return the estimate of each head, by layer, from a row of numbers per seed."""
-    return {layer: [estimate(one) for one in zip(*rows, strict=True)] for layer, rows in layers.items()}
+    return {layer: [estimate(values) for values in zip(*rows, strict=True)] for layer, rows in layers.items()}
 
 
 def lens_curves(analysis: Analysis) -> dict[str, list[Estimate]]:
     """Return the loss of the logit lens by depth, for every arm that has it, by the arm's name."""
-    found = {}
-    for arm, rows in numbers_by_arm(analysis, LENS):
-        names = sorted({name for row in rows for name in row}, key=lambda name: int(name.rpartition("/")[2]))
-        found[arm_name(arm.labels)] = [estimate([row[one] for row in rows if one in row]) for one in names]
-    return found
+    curves = {}
+    for arm, runs in numbers_by_arm(analysis, LENS):
+        names = sorted({name for row in runs for name in row}, key=lambda name: int(name.rpartition("/")[2]))
+        curves[arm_name(arm.labels)] = [estimate([row[name] for row in runs if name in row]) for name in names]
+    return curves
 
 
-def _text(one: Estimate) -> str:
-    if one.n < 2:
-        return number(one.mean)
-    return f"{number(one.mean, half_width(one))} ± {number(half_width(one), half_width(one))}"
+def _text(estimate: Estimate) -> str:
+    if estimate.n < 2:
+        return number(estimate.mean)
+    return f"{number(estimate.mean, half_width(estimate))} ± {number(half_width(estimate), half_width(estimate))}"

@@ -41,11 +41,11 @@ def heads_figure(grids: Sequence[HeadGrid], width: float = COLUMN) -> Figure | N
 
 
 def _draw_grid(ax: Axes, grid: HeadGrid) -> None:
-    means = [[one.mean for one in own] for own in grid.layers.values()]
-    largest = max((mean for own in means for mean in own), default=0.0)
+    means = [[estimate.mean for estimate in estimates] for estimates in grid.layers.values()]
+    largest = max((mean for layer_means in means for mean in layer_means), default=0.0)
     texts = grid.texts()
-    for row, own in enumerate(means):
-        for column, mean in enumerate(own):
+    for row, heads in enumerate(means):
+        for column, mean in enumerate(heads):
             shade = max(0.0, mean / largest) if largest > 0 else 0.0
             _fill(ax, [(column, row)], shade)
             text = texts[row][column]
@@ -88,8 +88,8 @@ def attention_figure(
     side = (width - 0.45) / columns
     figure = Figure(figsize=(width, (side + 0.22) * len(maps) + 0.25), layout="constrained")
     panels = figure.subplots(len(maps), columns, squeeze=False)
-    for own, (path, weights) in zip(panels, maps.items(), strict=True):
-        for head, ax in enumerate(own):
+    for row, (path, weights) in zip(panels, maps.items(), strict=True):
+        for head, ax in enumerate(row):
             if head >= len(weights):
                 ax.remove()
                 continue

@@ -45,11 +45,11 @@ class PageFigure:
     wide: str
 
 
-def page(title: str, parts: Iterable[str]) -> str:
+def page(title: str, fragments: Iterable[str]) -> str:
     """A page of the parts that are not empty, with "·" in place of control and direction characters."""
     dark = " ".join(f"{_variable(light)}: {dark};" for light, dark in DARK.items())
     style = f"{_resource('page.css')}@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
-    body = "\n".join(part for part in parts if part)
+    body = "\n".join(fragment for fragment in fragments if fragment)
     return PAGE.format(title=printable(escape(title)), style=style, body=printable(body), script=_resource("page.js"))
 
 
@@ -96,49 +96,51 @@ def details(summary: str, body: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
-def table(one: Table, links: Sequence[str | None] = ()) -> str:
+def table(shown: Table, links: Sequence[str | None] = ()) -> str:
     """A table that scrolls by itself where it is too wide; on a phone, a block per row.
 
     Args:
-      one: the table.
+      shown: the table.
       links: address for each row's first cell.
     """
-    targets = links or [None] * len(one.rows)
-    head = "".join(f"<th{'' if one.is_text(i) else _NUMBER}>{escape(text)}</th>" for i, text in enumerate(one.header))
-    rows = "".join(_row(one, row, link) for row, link in zip(one.rows, targets, strict=True))
+    targets = links or [None] * len(shown.rows)
+    head = "".join(
+        f"<th{'' if shown.is_text(i) else _NUMBER}>{escape(text)}</th>" for i, text in enumerate(shown.header)
+    )
+    rows = "".join(_row(shown, row, link) for row, link in zip(shown.rows, targets, strict=True))
     body = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    return f'<div class="scroll"><table>{body}</table></div>{paragraph(one.remark, "soft")}'
+    return f'<div class="scroll"><table>{body}</table></div>{paragraph(shown.remark, "soft")}'
 
 
 _NUMBER = ' class="number"'
 
 
-def _row(one: Table, cells: Sequence[str], link: str | None) -> str:
+def _row(content: Table, cells: Sequence[str], link: str | None) -> str:
     """A row whose cells have the name of their column, for phones."""
-    found = []
+    html_cells = []
     for i, text in enumerate(cells):
         shown = f'<a href="{escape(link)}">{escape(text)}</a>' if link and i == 0 else escape(text)
-        if text in VERDICTS and one.is_text(i):
+        if text in VERDICTS and content.is_text(i):
             kind, shown = text, f"<b>{shown}</b>"
         else:
-            kind = "number" if not one.is_text(i) else "long" if len(text) > LONG else ""
+            kind = "number" if not content.is_text(i) else "long" if len(text) > LONG else ""
         form = f' class="{kind}"' if kind else ""
-        found.append(f'<td{form} data-name="{escape(one.header[i])}"><span>{shown}</span></td>')
-    return f"<tr>{''.join(found)}</tr>"
+        html_cells.append(f'<td{form} data-name="{escape(content.header[i])}"><span>{shown}</span></td>')
+    return f"<tr>{''.join(html_cells)}</tr>"
 
 
-def figure(own: PageFigure, name: str, caption: str, description: str) -> str:
+def figure(forms: PageFigure, name: str, caption: str, description: str) -> str:
     """A figure, of which a phone shows the narrow form.
 
     Args:
-      own: both forms.
+      forms: both forms.
       name: unique on the page; a prefix of all ids.
       caption: text below the figure.
       description: content of the figure in words and numbers, for readers who do not see it.
     """
     sheets = "".join(
         f'<div class="{form}">{_inline(svg, f"{name}-{form}", description)}</div>'
-        for form, svg in (("narrow", own.narrow), ("wide", own.wide))
+        for form, svg in (("narrow", forms.narrow), ("wide", forms.wide))
     )
     return f"<figure>{sheets}<figcaption>{escape(caption)}</figcaption></figure>"
 

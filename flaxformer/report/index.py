@@ -38,7 +38,7 @@ def stores(folder: Path) -> list[Store]:
     Raises:
       UserError: there are more folders than a folder of results has.
     """
-    found = []
+    folders = []
     for number, (path, inner, files) in enumerate(os.walk(folder)):
         if number == MOST_FOLDERS:
             raise UserError(
@@ -47,8 +47,8 @@ def stores(folder: Path) -> list[Store]:
             )
         if "study.json" in files or "study.json" in inner:
             inner.clear()
-            found += [Path(path)] if Path(path).parent.name != RUNGS else []
-    return [Store(path) for path in sorted(found)]
+            folders += [Path(path)] if Path(path).parent.name != RUNGS else []
+    return [Store(path) for path in sorted(folders)]
 
 
 def write_reports(folder: Path) -> None:
@@ -70,7 +70,8 @@ def _entry(store: Store, name: str) -> Entry:
         return Entry(store, name, "", str(error), "", "", "")
     study = analysis.study
     if study.kind == "probe":
-        done, total, noun = max((one.estimate.n for one in analysis.quantities), default=0), len(study.seeds), "seed"
+        measured = [quantity.estimate.n for quantity in analysis.quantities]
+        done, total, noun = max(measured, default=0), len(study.seeds), "seed"
     else:
         done, total, noun = len(study.trials) - analysis.missing, len(study.trials), "run"
     seeds = "exact" if analysis.exact else str(len(study.seeds))
@@ -84,11 +85,11 @@ def _entry(store: Store, name: str) -> Entry:
 
 def index_table(folder: Path) -> str:
     """Return the entries as an HTML table whose first column links to the reports."""
-    found = entries(folder)
-    rows = [[one.name, one.question, one.verdict, one.seeds, one.runs, one.date] for one in found]
+    listed = entries(folder)
+    rows = [[entry.name, entry.question, entry.verdict, entry.seeds, entry.runs, entry.date] for entry in listed]
     links = [
-        report_path(one.store).relative_to(folder).as_posix() if report_path(one.store).exists() else None
-        for one in found
+        report_path(entry.store).relative_to(folder).as_posix() if report_path(entry.store).exists() else None
+        for entry in listed
     ]
     header = ["study or probe", "question", "answer", "seeds", "done", "last run"]
     return html.table(Table("", header, rows, len(header)), links) if rows else ""
@@ -103,6 +104,6 @@ def write_index(folder: Path) -> Path:
     body = index_table(folder)
     if not body:
         raise UserError(f"{folder} and the folders in it hold no study; expected the output folder of 'run'")
-    parts = [f"<h1>Studies and probes in {html.escape(folder.resolve().name)}</h1>", body]
-    write_printable(folder / "index.html", html.page(folder.resolve().name, parts))
+    fragments = [f"<h1>Studies and probes in {html.escape(folder.resolve().name)}</h1>", body]
+    write_printable(folder / "index.html", html.page(folder.resolve().name, fragments))
     return folder / "index.html"

@@ -63,7 +63,7 @@ def joint_law_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None
 def _names(fits: Sequence[JointFit]) -> list[str]:
     """The number of parameters of each line, from the smallest; arms of similar numbers share a line."""
     ranks = itertools.zip_longest(*map(_sizes, fits))
-    return [f"N = {', '.join(map(scaling_text.size, sorted({*own} - {None})))}" for own in ranks]
+    return [f"N = {', '.join(map(scaling_text.size, sorted({*sizes} - {None})))}" for sizes in ranks]
 
 
 def _sizes(fit: JointFit) -> list[float]:
@@ -73,26 +73,26 @@ def _sizes(fit: JointFit) -> list[float]:
 
 def _draw(ax: Axes, fit: JointFit, names: Sequence[str]) -> list[float]:
     """Draw the points and the law of one arm; return the means."""
-    first, last = (end(point.tokens for point in fit.fitted) for end in (min, max))
+    first, last = (end(point.tokens for point in fit.fitted_points) for end in (min, max))
     largest = max(point.tokens for point in fit.points)
     values: list[float] = []
     for i, (size, name) in enumerate(zip(_sizes(fit), names, strict=False)):
-        style, own = style_of(i), [point for point in fit.points if point.size == size]
+        style, points = style_of(i), [point for point in fit.points if point.size == size]
         ax.plot([], [], color=style.colour, marker=style.marker, ms=3.4, lw=1.0, label=name)
-        is_fitted = any(not point.is_held_out for point in own)
-        parts = [(first, last, "-" if is_fitted else DASHED)] + [(last, largest, DASHED)] * (largest > last)
-        for low, high, dashes in parts:
+        is_fitted = any(not point.is_held_out for point in points)
+        segments = [(first, last, "-" if is_fitted else DASHED)] + [(last, largest, DASHED)] * (largest > last)
+        for low, high, dashes in segments:
             tokens = np.geomspace(low, high, POINTS)
             ax.plot(tokens, fit.curve_at(size, tokens), color=style.colour, lw=1.0, ls=dashes, label="_")
-        values += [_draw_point(ax, fit, point, style) for point in own if point.arm.estimate.n]
+        values += [_draw_point(ax, fit, point, style) for point in points if point.arm.estimate.n]
     return values
 
 
 def _draw_point(ax: Axes, fit: JointFit, point: JointPoint, style: LineStyle) -> float:
     """Draw the mean of one size with its interval; return it."""
     estimate = point.arm.estimate
-    own = LineStyle(style.colour, style.marker, is_hollow=point.is_held_out)
-    draw_interval(ax, point.tokens, estimate.mean, estimate, own, "y")
+    point_style = LineStyle(style.colour, style.marker, is_hollow=point.is_held_out)
+    draw_interval(ax, point.tokens, estimate.mean, estimate, point_style, "y")
     [law] = fit.curve_at(point.size, np.array([point.tokens]))
     kind = ", held out" if point.is_held_out else ""
     text = f"{point.label}{kind}: {phrasing.interval(estimate)}; law {numbers.round_digits(float(law))}"

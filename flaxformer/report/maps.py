@@ -29,18 +29,18 @@ def attention_maps(analysis: Analysis, arms: Sequence[ArmSummary] | None = None)
     With several seeds, the heads of each layer are put in the order of their mean distance Σ_s A[t, s] |t − s| in each
     seed, the nearest first, since the order of heads has no meaning from seed to seed.
     """
-    found = {}
+    by_arm = {}
     for arm, runs in numbers_by_arm(analysis, MAP, arms):
         seeds = [_maps(numbers) for numbers in runs]
-        ordered = [{path: _by_distance(x) for path, x in own.items()} for own in seeds] if len(seeds) > 1 else seeds
-        found[arm_name(arm.labels)] = {path: np.mean([own[path] for own in ordered], axis=0) for path in ordered[0]}
-    return found
+        ordered = [{path: _by_distance(x) for path, x in maps.items()} for maps in seeds] if len(seeds) > 1 else seeds
+        by_arm[arm_name(arm.labels)] = {path: np.mean([maps[path] for maps in ordered], axis=0) for path in ordered[0]}
+    return by_arm
 
 
 def drawn_maps(analysis: Analysis) -> dict[str, Maps]:
     """Return the maps that the report draws: of at most `MOST_ARMS` arms, and `MOST_LAYERS` layers of each."""
     shown = attention_maps(analysis, arms_with_maps(analysis)[:MOST_ARMS])
-    return {name: dict(evenly(list(own.items()), MOST_LAYERS)) for name, own in shown.items()}
+    return {name: dict(evenly(list(maps.items()), MOST_LAYERS)) for name, maps in shown.items()}
 
 
 def _maps(numbers: dict[str, float]) -> Maps:
@@ -51,18 +51,18 @@ def _maps(numbers: dict[str, float]) -> Maps:
         assert match is not None
         index = tuple(int(match[axis]) for axis in ("head", "query", "key"))
         places.setdefault(match["path"], {})[index] = value
-    found = {}
+    maps = {}
     for path, values in sorted(places.items(), key=lambda item: _depth(item[0])):
-        found[path] = np.zeros(np.max(list(values), axis=0) + 1)
+        maps[path] = np.zeros(np.max(list(values), axis=0) + 1)
         for index, value in values.items():
-            found[path][index] = value
-    return found
+            maps[path][index] = value
+    return maps
 
 
 def _depth(path: str) -> tuple[bool, int, str]:
     """Return the place of a layer in the order of computation: an encoder's first, then by number."""
-    stack, _, rest = path.partition("blocks/")
-    return not stack, int(rest.partition("/")[0]), path
+    stack, _, inner_path = path.partition("blocks/")
+    return not stack, int(inner_path.partition("/")[0]), path
 
 
 def is_ranked(analysis: Analysis) -> bool:
@@ -83,10 +83,10 @@ def _by_distance(weights: np.ndarray) -> np.ndarray:
 def caption(analysis: Analysis, index: int) -> str:
     """Return the caption of the figure of an arm, which names the arm and what is left out."""
     arms = arms_with_maps(analysis)
-    [(name, own)] = attention_maps(analysis, [arms[index]]).items()
+    [(name, layers)] = attention_maps(analysis, [arms[index]]).items()
     text = f"Attention weights of {name}, of the first positions of the evaluation data: mean over sequences and seeds."
-    if len(own) > MOST_LAYERS:
-        text += f" Of {len(own)} layers, {MOST_LAYERS} are drawn."
+    if len(layers) > MOST_LAYERS:
+        text += f" Of {len(layers)} layers, {MOST_LAYERS} are drawn."
     if index == 0 and len(arms) > MOST_ARMS:
         text += f" Of {len(arms)} arms with maps, {MOST_ARMS} have a figure."
     return text + " With several seeds, the heads of each layer are ranked by mean distance in each seed."
@@ -94,6 +94,6 @@ def caption(analysis: Analysis, index: int) -> str:
 
 def description(analysis: Analysis, index: int) -> str:
     """Return the mean distance of the heads of each drawn layer, in words."""
-    name, own = list(drawn_maps(analysis).items())[index]
-    items = [f"{path} {', '.join(number(one) for one in mean_distances(x))}" for path, x in own.items()]
+    name, layers = list(drawn_maps(analysis).items())[index]
+    items = [f"{path} {', '.join(number(distance) for distance in mean_distances(x))}" for path, x in layers.items()]
     return f"Attention maps of {name}. Mean distance from query to key per head: {'; '.join(items)}."

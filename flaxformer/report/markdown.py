@@ -9,8 +9,8 @@ from flaxformer.report.texts import passive
 
 def render(document: StudyReport) -> str:
     """Return the question, the answer and the sections as a document."""
-    parts = [f"# {passive(document.question)}\n", f"{passive(document.answer)}\n"]
-    return "\n".join([*parts, *filter(None, map(_section, document.sections))])
+    blocks = [f"# {passive(document.question)}\n", f"{passive(document.answer)}\n"]
+    return "\n".join([*blocks, *filter(None, map(_section, document.sections))])
 
 
 def _section(section: ReportSection) -> str:
@@ -26,7 +26,7 @@ def _part(part: Part, title: str) -> str:
         case Bullets(texts):
             return bullets(texts)
         case Table() | ItemTable():
-            shown = part.shown("markdown")
+            shown = part.in_form("markdown")
             heading = f"### {passive(shown.title)}\n\n" if shown.title != title else ""
             return f"{heading}{table(shown)}" if shown.rows else ""
     raise NotImplementedError(f"{type(part).__name__} in Markdown")

@@ -22,11 +22,11 @@ MAP = re.compile(
 
 def by_trial(analysis: Analysis) -> dict[str, dict[str, float]]:
     """The measured numbers of every trial that has some, by column."""
-    found: dict[str, dict[str, float]] = {}
+    numbers: dict[str, dict[str, float]] = {}
     for trials in analysis.measured.values():
-        for trial, one in trials.items():
-            found.setdefault(trial, {}).update(one.values)
-    return found
+        for trial, measurement in trials.items():
+            numbers.setdefault(trial, {}).update(measurement.values)
+    return numbers
 
 
 def table(analysis: Analysis) -> Table:
@@ -34,26 +34,26 @@ def table(analysis: Analysis) -> Table:
     numbers, trials = by_trial(analysis), _trials_by_arm(analysis)
     rows = []
     for arm in analysis.arms if numbers else ():
-        own = [numbers.get(trial, {}) for trial in trials[key_of(arm.labels)]]
-        for name in dict.fromkeys(name for values in own for name in values if not MAP.fullmatch(name)):
-            rows.append([*arm.labels.values(), name, *_cells(arm, name, own)])
+        per_seed = [numbers.get(trial, {}) for trial in trials[key_of(arm.labels)]]
+        for name in dict.fromkeys(name for values in per_seed for name in values if not MAP.fullmatch(name)):
+            rows.append([*arm.labels.values(), name, *_cells(arm, name, per_seed)])
     header = [*analysis.axes, "number", "mean [95 %]", "sd", "seeds"]
     return Table(TITLE, header, rows, len(analysis.axes) + 1, on=NOT_IN_PAPER)
 
 
 def _trials_by_arm(analysis: Analysis) -> dict[str, list[str]]:
     """The names of the declared trials by the labels of their arm."""
-    found: dict[str, list[str]] = {}
+    by_arm: dict[str, list[str]] = {}
     for trial in analysis.study.trials:
-        found.setdefault(key_of(trial.labels), []).append(trial.trial)
-    return found
+        by_arm.setdefault(key_of(trial.labels), []).append(trial.trial)
+    return by_arm
 
 
-def _cells(arm: ArmSummary, name: str, own: list[dict[str, float]]) -> list[str]:
-    values = finite_values(one.get(name) for one in own)
-    found = estimate(values)
-    sd = number(statistics.stdev(values), found.sd) if len(values) > 1 else "–"
-    return [phrasing.interval(found), sd, str(len(values))]
+def _cells(arm: ArmSummary, name: str, per_seed: list[dict[str, float]]) -> list[str]:
+    values = finite_values(seed_numbers.get(name) for seed_numbers in per_seed)
+    summary = estimate(values)
+    sd = number(statistics.stdev(values), summary.sd) if len(values) > 1 else "–"
+    return [phrasing.interval(summary), sd, str(len(values))]
 
 
 def remark(analysis: Analysis) -> str:
@@ -75,12 +75,12 @@ def remark(analysis: Analysis) -> str:
 
 def without_value(analysis: Analysis) -> list[WithoutValue]:
     """The seeds at which a measured number of an arm is not finite."""
-    numbers, trials, found = by_trial(analysis), _trials_by_arm(analysis), []
+    numbers, trials, gaps = by_trial(analysis), _trials_by_arm(analysis), []
     seeds = {trial.trial: trial.seed for trial in analysis.study.trials}
     for arm in analysis.arms if numbers else ():
-        own = {trial: numbers[trial] for trial in trials[key_of(arm.labels)] if trial in numbers}
-        for name in dict.fromkeys(name for values in own.values() for name in values if not MAP.fullmatch(name)):
-            lost = [trial for trial, values in own.items() if name in values and finite(values[name]) is None]
+        of_arm = {trial: numbers[trial] for trial in trials[key_of(arm.labels)] if trial in numbers}
+        for name in dict.fromkeys(name for values in of_arm.values() for name in values if not MAP.fullmatch(name)):
+            lost = [trial for trial, values in of_arm.items() if name in values and finite(values[name]) is None]
             at, declared = tuple(seeds[trial] for trial in lost), len(analysis.study.seeds)
-            found.append(WithoutValue(name, at, declared, phrasing.labels(arm.labels)))
-    return [one for one in found if one.seeds]
+            gaps.append(WithoutValue(name, at, declared, phrasing.labels(arm.labels)))
+    return [gap for gap in gaps if gap.seeds]

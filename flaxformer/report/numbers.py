@@ -28,7 +28,7 @@ def numbers(values: Sequence[float | None], uncertainty: float = math.nan, sign:
         return [_brief(value, SIGNIFICANT, sign) for value in values]
     power = 0 if PLAIN[0] <= size < PLAIN[1] else _exponent(size)
     places = max(0, min(1 - _exponent(uncertainty), MOST - 1 - _exponent(size)) + power)
-    return [_fixed(value, places, power, sign) for value in values]
+    return [_format(value, places, power, sign) for value in values]
 
 
 def number(value: float | None, uncertainty: float = math.nan, sign: str = "") -> str:
@@ -55,7 +55,7 @@ def _exponent(size: float) -> int:
     return math.floor(math.log10(size))
 
 
-def _fixed(value: float | None, places: int, power: int, sign: str) -> str:
+def _format(value: float | None, places: int, power: int, sign: str) -> str:
     if value is None or not math.isfinite(value):
         return _special(value, sign)
     scaled = round(value / 10.0**power, places) + 0.0  # + 0.0: no minus before a zero

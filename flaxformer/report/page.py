@@ -26,12 +26,12 @@ def render(document: StudyReport, drawn: Mapping[str, PageFigure]) -> str:
       document: the report.
       drawn: its figures that have content, by their names.
     """
-    parts = [
+    fragments = [
         f"<h1>{escape(document.question)}</h1>",
         f'<p class="soft">{escape(document.name)} · {escape(document.about)}</p>',
         f'<p class="answer {document.verdict}">{escape(document.answer)}</p>',
     ]
-    return html.page(document.name, [*parts, *(_section(section, drawn) for section in document.sections)])
+    return html.page(document.name, [*fragments, *(_section(section, drawn) for section in document.sections)])
 
 
 def _section(section: ReportSection, drawn: Mapping[str, PageFigure]) -> str:
@@ -56,7 +56,7 @@ def _part(part: Part, title: str, drawn: Mapping[str, PageFigure]) -> str:
             body = _part(inner, title, drawn)
             return html.details(summary, body) if body else ""
         case Table() | ItemTable():
-            shown = part.shown("page")
+            shown = part.in_form("page")
             heading = f"<h3>{escape(shown.title)}</h3>" if shown.title != title else ""
             return f"{heading}{html.table(shown)}" if shown.rows else ""
     raise NotImplementedError(f"{type(part).__name__} on a page")

@@ -93,11 +93,11 @@ def claim_text(claim: JudgedClaim) -> str:
     return f"below {numbers.exact(high)}" if math.isfinite(high) else f"above {numbers.exact(low)}"
 
 
-def effect(claim: JudgedClaim, own: Estimate | None = None) -> str:
+def effect(claim: JudgedClaim, estimate: Estimate | None = None) -> str:
     """The measured effect or value, with the interval that is tested (95 %, of an equality 90 %) and its unit."""
-    sign, one = "+" if number_claimed(claim) is None else "", measured_effect(claim, own)
-    level = "(90 %)" if claim.within is not None and one.high > one.low else ""
-    return " ".join(filter(None, (interval(one, sign), claim.unit, level)))
+    sign, measured = "+" if number_claimed(claim) is None else "", measured_effect(claim, estimate)
+    level = "(90 %)" if claim.within is not None and measured.high > measured.low else ""
+    return " ".join(filter(None, (interval(measured, sign), claim.unit, level)))
 
 
 def finding(claim: JudgedClaim) -> str:
@@ -105,40 +105,40 @@ def finding(claim: JudgedClaim) -> str:
     judged = claim.judgement
     n = judged.effect.n
     if n == 0 and claim.context.without_value:
-        names = join_words([one.name for one in claim.context.without_value])
+        names = join_words([gap.name for gap in claim.context.without_value])
         return f"no seed has a finite {names} in every run compared"
     if n == 0:
         return "no seed has all the runs that the claim compares"
-    parts = [f"{effect(claim)}, claimed {claim_text(claim)}"]
+    clauses = [f"{effect(claim)}, claimed {claim_text(claim)}"]
     if n > 1:
-        parts.append(f"holds at {judged.holding} of {count_of(n, 'seed')}")
+        clauses.append(f"holds at {judged.holding} of {count_of(n, 'seed')}")
         tested = f"p {p_value(judged.p_holm)} after Holm" if judged.can_decide else "no verdict"
-        parts.append(tested if judged.effect.sd else "no test, as all differences are equal")
-    return "; ".join(parts)
+        clauses.append(tested if judged.effect.sd else "no test, as all differences are equal")
+    return "; ".join(clauses)
 
 
-def point(one: SweepPoint) -> str:
+def point(sweep_point: SweepPoint) -> str:
     """The numbers of a point, with their names where there are several."""
-    if len(one.numbers) == 1:
-        [value] = one.numbers.values()
+    if len(sweep_point.numbers) == 1:
+        [value] = sweep_point.numbers.values()
         return numbers.round_digits(value)
-    return ", ".join(f"{name} {numbers.round_digits(value)}" for name, value in one.numbers.items())
+    return ", ".join(f"{name} {numbers.round_digits(value)}" for name, value in sweep_point.numbers.items())
 
 
 def optimum(line: SweepLine) -> str:
     """The interpolated optimum of a line with its interval, "above" or "below" its bounded end, or "–"."""
-    found, tried = line.optimum, [min(one.numbers.values()) for one in line.points]
-    if found is None:
+    vertex, tried = line.optimum, [min(point.numbers.values()) for point in line.points]
+    if vertex is None:
         return "–"
-    if math.isnan(found.low):
-        is_inside = min(tried) <= found.value <= max(tried)
-        return f"{numbers.round_digits(found.value)} (one seed, no interval)" if is_inside else "not determined"
-    low, high = numbers.round_digits(found.low, 2), numbers.round_digits(found.high, 2)
-    if found.low > 0 and math.isfinite(found.high) and min(tried) <= found.value <= max(tried):
-        return f"{numbers.round_digits(found.value)} [{low}, {high}]"
-    if found.low > 0 and found.value > min(tried):
+    if math.isnan(vertex.low):
+        is_inside = min(tried) <= vertex.value <= max(tried)
+        return f"{numbers.round_digits(vertex.value)} (one seed, no interval)" if is_inside else "not determined"
+    low, high = numbers.round_digits(vertex.low, 2), numbers.round_digits(vertex.high, 2)
+    if vertex.low > 0 and math.isfinite(vertex.high) and min(tried) <= vertex.value <= max(tried):
+        return f"{numbers.round_digits(vertex.value)} [{low}, {high}]"
+    if vertex.low > 0 and vertex.value > min(tried):
         return f"above {low}"
-    return f"below {high}" if math.isfinite(found.high) and found.value < max(tried) else "not determined"
+    return f"below {high}" if math.isfinite(vertex.high) and vertex.value < max(tried) else "not determined"
 
 
 def edge(sweep: Sweep, line: SweepLine) -> str:
@@ -147,7 +147,7 @@ def edge(sweep: Sweep, line: SweepLine) -> str:
     if not names or line.best is None:
         return ""
     ends = [
-        "smallest" if line.best.numbers[name] == min(one.numbers[name] for one in line.points) else "largest"
+        "smallest" if line.best.numbers[name] == min(point.numbers[name] for point in line.points) else "largest"
         for name in names
     ]
     if len(sweep.names) == 1:
@@ -157,15 +157,15 @@ def edge(sweep: Sweep, line: SweepLine) -> str:
 
 def sweep_findings(analysis: Analysis, sweeps: Sequence[Sweep] | None = None) -> list[str]:
     """The best value of each line in a sentence each, of the given sweeps or of all."""
-    found = analysis.sweeps if sweeps is None else sweeps
-    return [_sweep_finding(sweep, line, analysis.study) for sweep in found for line in sweep.lines]
+    chosen = analysis.sweeps if sweeps is None else sweeps
+    return [_sweep_finding(sweep, line, analysis.study) for sweep in chosen for line in sweep.lines]
 
 
 def first_sweep_findings(analysis: Analysis, at_most: int = 20) -> list[str]:
     """The best value of each line, of the first lines, and how many more there are."""
-    found = [(sweep, line) for sweep in analysis.sweeps for line in sweep.lines]
-    shown = [_sweep_finding(sweep, line, analysis.study) for sweep, line in found[:at_most]]
-    more = len(found) - at_most
+    findings = [(sweep, line) for sweep in analysis.sweeps for line in sweep.lines]
+    shown = [_sweep_finding(sweep, line, analysis.study) for sweep, line in findings[:at_most]]
+    more = len(findings) - at_most
     return shown + ([f"and {more:,} more, in the report's tables of best values"] if more > 0 else [])
 
 
@@ -196,24 +196,24 @@ def metric(study: Declaration) -> str:
     return f"{name} ({unit})" if unit and unit not in name else name
 
 
-def score(one: Estimate, study: Declaration) -> str:
+def score(estimate: Estimate, study: Declaration) -> str:
     """The metric's name and its estimate with interval and unit."""
     name, unit = study.metric.replace("_", " "), study.unit
-    return " ".join(filter(None, (name, interval(one), "" if unit.removeprefix("of ") in name else unit)))
+    return " ".join(filter(None, (name, interval(estimate), "" if unit.removeprefix("of ") in name else unit)))
 
 
-def exploratory_finding(one: Exploration, study: Declaration) -> str:
+def exploratory_finding(contrast: Exploration, study: Declaration) -> str:
     """A contrast that no claim is about, in one sentence."""
-    effect, where = one.judgement.effect, f"with {labels(one.context)}, " if one.context else ""
+    effect, where = contrast.judgement.effect, f"with {labels(contrast.context)}, " if contrast.context else ""
     comparison = compare(effect.mean, study)
-    opposite = ", opposite to the effect at the baseline" if one.is_opposite else ""
-    tested = f"p {p_value(one.judgement.p_holm)} after Holm"
-    if one.is_weak_signal:
-        tested = f"weak signal, false discovery rate {p_value(one.p_discovery)}, {tested}"
+    opposite = ", opposite to the effect at the baseline" if contrast.is_opposite else ""
+    tested = f"p {p_value(contrast.judgement.p_holm)} after Holm"
+    if contrast.is_weak_signal:
+        tested = f"weak signal, false discovery rate {p_value(contrast.p_discovery)}, {tested}"
     measure = " ".join(filter(None, (interval(effect, "+"), study.unit)))
     return (
-        f"{where}{one.axis} {one.label} is {comparison} than {one.reference}{opposite}: {measure}, "
-        f"{one.judgement.agreeing} of {count_of(effect.n, 'seed')} agree, {tested}"
+        f"{where}{contrast.axis} {contrast.label} is {comparison} than {contrast.reference}{opposite}: {measure}, "
+        f"{contrast.judgement.agreeing} of {count_of(effect.n, 'seed')} agree, {tested}"
     )
 
 
@@ -228,8 +228,9 @@ def compare(difference: float, study: Declaration) -> str:
 def exploratory_findings(analysis: Analysis, at_most: int = 5) -> list[str]:
     """The first exploratory findings, and how many more there are."""
     findings = analysis.exploratory_findings
-    found, more = [exploratory_finding(one, analysis.study) for one in findings[:at_most]], len(findings) - at_most
-    return found + ([f"and {more} more, in the report's table of contrasts"] if more > 0 else [])
+    sentences = [exploratory_finding(contrast, analysis.study) for contrast in findings[:at_most]]
+    more = len(findings) - at_most
+    return sentences + ([f"and {more} more, in the report's table of contrasts"] if more > 0 else [])
 
 
 def references(analysis: Analysis) -> str:
@@ -241,30 +242,30 @@ def describe_runs(analysis: Analysis) -> Iterable[str]:
     """Yield clauses on how the answer was reached: runs, seeds and parameters; what diverged; what failed."""
     study = analysis.study
     if study.kind == "probe":
-        own = [one.estimate.n for one in analysis.quantities]
-        yield f"{count_of(len(own), 'quantity')}, measured without training"
-        yield "exact" if analysis.exact else f"{max(own, default=0)} of {count_of(len(study.seeds), 'seed')}"
+        seeds = [quantity.estimate.n for quantity in analysis.quantities]
+        yield f"{count_of(len(seeds), 'quantity')}, measured without training"
+        yield "exact" if analysis.exact else f"{max(seeds, default=0)} of {count_of(len(study.seeds), 'seed')}"
         return
     diverged, finished, low, high = analysis.divergence
     runs = count_of(len(study.trials), "run")
-    yield f"{finished - len(analysis.stopped)} of {runs}, {_paired_seeds(analysis)}"
-    if len(analysis.stopped):
-        yield f"{len(analysis.stopped)} stopped early"
+    yield f"{finished - len(analysis.stopped_runs)} of {runs}, {_paired_seeds(analysis)}"
+    if len(analysis.stopped_runs):
+        yield f"{len(analysis.stopped_runs)} stopped early"
     yield count_of(study.parameters, "parameter")
     if finished:
         yield f"{diverged} diverged (rate {diverged / finished:.0%}, 95 % interval {low:.0%} to {high:.0%})"
-    if len(analysis.failed):
-        yield f"{len(analysis.failed)} failed: {', '.join(failures(analysis))}"
+    if len(analysis.failed_runs):
+        yield f"{len(analysis.failed_runs)} failed: {', '.join(failures(analysis))}"
 
 
 def _paired_seeds(analysis: Analysis) -> str:
     """The number of seeds that claims compare, or that finished arms have; a range where it differs."""
     declared = count_of(len(analysis.study.seeds), "paired seed")
-    found = [claim.judgement.effect.n for claim in analysis.claims]
+    seeds = [claim.judgement.effect.n for claim in analysis.claims]
     unit = "claim"
-    if not found:
-        found, unit = [arm.estimate.n for arm in analysis.arms if arm.estimate.n], "arm"
-    low, high = min(found, default=0), max(found, default=0)
+    if not seeds:
+        seeds, unit = [arm.estimate.n for arm in analysis.arms if arm.estimate.n], "arm"
+    low, high = min(seeds, default=0), max(seeds, default=0)
     if low < high:
         return f"{low} to {high} of {declared}, by {unit}"
     return declared if low == len(analysis.study.seeds) else f"{low} of {declared}"
@@ -272,10 +273,10 @@ def _paired_seeds(analysis: Analysis) -> str:
 
 def failures(analysis: Analysis, at_most: int = 5) -> list[str]:
     """The causes of failed runs, each with its number of runs, and how many more causes there are."""
-    causes = Counter(str(row.cause) for row in analysis.failed).most_common()
-    found = [f"{count} × {cause}" for cause, count in causes[:at_most]]
+    causes = Counter(str(row.cause) for row in analysis.failed_runs).most_common()
+    texts = [f"{count} × {cause}" for cause, count in causes[:at_most]]
     more = len(causes) - at_most
-    return found + ([f"and {count_of(more, 'other cause')}"] if more > 0 else [])
+    return texts + ([f"and {count_of(more, 'other cause')}"] if more > 0 else [])
 
 
 def arm(names: dict[str, str]) -> str:

@@ -24,8 +24,8 @@ MOST_SEEDS = 50
 
 def distinct_values(launches: Sequence[JsonObject], *names: str) -> list[str]:
     """The distinct values of columns of the launches, in the order of first appearance; absent ones are left out."""
-    found = (" ".join(str(launch.get(name) or "") for name in names).strip() for launch in launches)
-    return [value for value in dict.fromkeys(found) if value]
+    values = (" ".join(str(launch.get(name) or "") for name in names).strip() for launch in launches)
+    return [value for value in dict.fromkeys(values) if value]
 
 
 def last_date(launches: Sequence[JsonObject]) -> str:
@@ -84,13 +84,13 @@ def _log(analysis: Analysis) -> str:
 def user_code(analysis: Analysis) -> list[str]:
     """Definitions outside the package that the results depend on, each with its digest."""
     codes = [recipe.code for recipe in analysis.study.recipes.values()]
-    found = {f"{name} {own}" for code in [*codes, analysis.study.code] for name, own in code.items()}
-    return sorted(found)
+    definitions = {f"{name} {digest}" for code in [*codes, analysis.study.code] for name, digest in code.items()}
+    return sorted(definitions)
 
 
-def _change(one: CodeChange) -> str:
-    action = {"keep": "kept", "retrain": "set aside"}[one.decision]
-    return f"{one.time}: {', '.join(one.changed)}; {count_of(one.results, 'result')} {action}"
+def _change(change: CodeChange) -> str:
+    action = {"keep": "kept", "retrain": "set aside"}[change.decision]
+    return f"{change.time}: {', '.join(change.changed)}; {count_of(change.results, 'result')} {action}"
 
 
 def commands(launches: Sequence[JsonObject]) -> str:
@@ -98,22 +98,22 @@ def commands(launches: Sequence[JsonObject]) -> str:
 
     A study file that the commit does not have, or has in another form, is left to `commands_for_copies`.
     """
-    found = [launch for launch in launches if not launch.get("file") or launch.get("file_in_commit")]
-    return "\n".join(distinct_values(found, "command")[-SHOWN:])
+    in_commit = [launch for launch in launches if not launch.get("file") or launch.get("file_in_commit")]
+    return "\n".join(distinct_values(in_commit, "command")[-SHOWN:])
 
 
 def commands_for_copies(launches: Sequence[JsonObject]) -> str:
     """The commands that run the folder's own copies of the study's code, the last ones; empty without copies."""
-    found = []
+    lines = []
     for launch in launches:
-        file, own = launch.get("file"), launch.get("code")
-        if file and own:
+        file, code = launch.get("file"), launch.get("code")
+        if file and code:
             words = words_of(launch.get("command") or "flaxformer run")
-            rest = [word for word in words[2:] if Path(word).name != file]
-            found.append(
-                shlex.join([*words[:2], f"code/{own}/{file}", *_without_folder_options(rest), "--output", "NEW"])
+            arguments = [word for word in words[2:] if Path(word).name != file]
+            lines.append(
+                shlex.join([*words[:2], f"code/{code}/{file}", *_without_folder_options(arguments), "--output", "NEW"])
             )
-    return "\n".join(list(dict.fromkeys(found))[-SHOWN:])
+    return "\n".join(list(dict.fromkeys(lines))[-SHOWN:])
 
 
 def words_of(command: str) -> list[str]:
@@ -164,7 +164,7 @@ def _recipes(analysis: Analysis) -> list[Part]:
 def changes(analysis: Analysis, at_most: int) -> list[str]:
     """Differences of the recipes of other arms from that of the first, and how many more arms there are."""
     recipes = {name: recipe.run for name, recipe in analysis.study.recipes.items()}
-    base, *others = recipes
-    found = [f"{name}: {'; '.join(differences(recipes[base], recipes[name]))}" for name in others[:at_most]]
-    more = len(others) - at_most
-    return [*found, *([f"and {count_of(more, 'other arm')}, in study.json"] if more > 0 else [])]
+    base, *other_arms = recipes
+    lines = [f"{name}: {'; '.join(differences(recipes[base], recipes[name]))}" for name in other_arms[:at_most]]
+    more = len(other_arms) - at_most
+    return [*lines, *([f"and {count_of(more, 'other arm')}, in study.json"] if more > 0 else [])]

@@ -22,7 +22,7 @@ from flaxformer.training.run import Run
 
 
 class StudyResults:
-    """Results in a folder, read anew by each call of `flaxformer.results`.
+    """Results in a folder, read again by each call of `flaxformer.results`.
 
     >>> results = flaxformer.results("runs/induction")
     >>> results.table.group_by("layers").agg(polars.col("validation_loss").mean())
@@ -98,22 +98,23 @@ class StudyResults:
 def join(a: str | Path, b: str | Path) -> pl.DataFrame:
     """Return the rows of two studies side by side, paired by seed and by the axes that both have.
 
-    Columns of `b` end in "_b", and those of an axis that one study has alone keep its arms apart, so that arms with
+    Columns of `b` end in "_b", and columns of an axis that one study has alone keep its arms apart, so that arms with
     other axes are paired by the seed. `difference` is the metric of b − a, where both studies have the same metric.
 
     Raises:
       UserError: a folder holds no study, or they have no seed in common.
     """
-    one, other = StudyResults(a), StudyResults(b)
-    axes = [{axis.name: None for axis in found.analysis.study.axes} for found in (one, other)]
+    results_a, results_b = StudyResults(a), StudyResults(b)
+    axes = [{axis.name: None for axis in results.analysis.study.axes} for results in (results_a, results_b)]
     keys = [*(name for name in axes[0] if name in axes[1]), "seed"]
-    rows = one.table.join(other.table, on=keys, how="inner", suffix="_b", maintain_order="left")
+    rows = results_a.table.join(results_b.table, on=keys, how="inner", suffix="_b", maintain_order="left")
     if not rows.height:
         raise UserError(
             f"{a} and {b} have no run with equal {join_words(keys)}; expected studies with a seed in common"
         )
-    renamed = {name: f"{name}_b" for name in other.table.columns if name not in (*one.table.columns, *axes[1])}
-    metrics = [found.analysis.study.metric for found in (one, other)]
+    kept = {*results_a.table.columns, *axes[1]}
+    renamed = {name: f"{name}_b" for name in results_b.table.columns if name not in kept}
+    metrics = [results.analysis.study.metric for results in (results_a, results_b)]
     if metrics[0] != metrics[1]:
         return rows.rename(renamed)
     return rows.rename(renamed).with_columns(difference=pl.col(f"{metrics[0]}_b") - pl.col(metrics[0]))

@@ -19,14 +19,15 @@ def numbers_by_arm(
     """
     results, after = analysis.results, measured.by_trial(analysis)
     metrics = [name for name in results.metrics if pattern.fullmatch(name)]
-    if not metrics and not any(pattern.fullmatch(name) for own in after.values() for name in own):
+    if not metrics and not any(pattern.fullmatch(name) for values in after.values() for name in values):
         return
     for arm in analysis.arms if arms is None else arms:
         ended = [place for place, status in zip(arm.places, arm.statuses, strict=True) if status == "done"]
-        rows = []
+        runs = []
         for place, *values in zip(ended, *(results.numbers(name)[ended] for name in metrics), strict=True):
-            own = {name: value for name, value in zip(metrics, values, strict=True) if value is not None}
-            own |= {name: v for name, v in after.get(results.trials[place], {}).items() if pattern.fullmatch(name)}
-            rows.append(own)
-        if found := [own for own in rows if own and len(finite_values(own.values())) == len(own)]:
-            yield arm, found
+            numbers = {name: value for name, value in zip(metrics, values, strict=True) if value is not None}
+            numbers |= {name: v for name, v in after.get(results.trials[place], {}).items() if pattern.fullmatch(name)}
+            runs.append(numbers)
+        complete = [numbers for numbers in runs if numbers and len(finite_values(numbers.values())) == len(numbers)]
+        if complete:
+            yield arm, complete

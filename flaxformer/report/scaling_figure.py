@@ -68,8 +68,8 @@ def _draw_points(ax: Axes, fit: ScalingFit, style: LineStyle, name: str) -> list
     ax.plot([], [], ls="-" if fit.theta is not None else "none", color=style.colour, marker=style.marker, ms=3.4,
             lw=1.0, label=name)  # fmt: skip
     for point in shown:
-        own = LineStyle(style.colour, style.marker, style.dashes, is_hollow=point.is_held_out)
-        draw_interval(ax, point.size, point.arm.estimate.mean, point.arm.estimate, own, "y")
+        point_style = LineStyle(style.colour, style.marker, style.dashes, is_hollow=point.is_held_out)
+        draw_interval(ax, point.size, point.arm.estimate.mean, point.arm.estimate, point_style, "y")
         kind = ", held out" if point.is_held_out else ""
         text = f"{name}, {point.label}{kind}, {scaling_text.size(point.size)}: {phrasing.interval(point.arm.estimate)}"
         add_hover_text(ax, point.size, point.arm.estimate.mean, text)
@@ -80,14 +80,14 @@ def _draw_curve(ax: Axes, fit: ScalingFit, style: LineStyle, largest: float, has
     """Draw the law, dashed beyond the fitted sizes, with its band; return its ends."""
     if fit.theta is None:
         return []
-    first, last = fit.fitted[0].size, fit.fitted[-1].size
+    first, last = fit.fitted_points[0].size, fit.fitted_points[-1].size
     within, beyond = np.geomspace(first, last, POINTS), np.geomspace(last, largest, POINTS)
     ax.plot(within, fit.curve_at(within), color=style.colour, lw=1.0, label="_")
     ax.plot(beyond, fit.curve_at(beyond), color=style.colour, lw=1.0, ls=(0, (4, 2)), label="_")
     if has_band:
         places = np.geomspace(first, largest, BANDS)
         band = [fit.value_at(float(place)) for place in places]
-        low, high = (np.array([getattr(one, end) for one in band]) for end in ("low", "high"))
+        low, high = (np.array([getattr(estimate, end) for estimate in band]) for end in ("low", "high"))
         is_bounded = np.isfinite(low) & np.isfinite(high)
         ax.fill_between(places, low, high, where=is_bounded, color=style.colour, alpha=0.18, lw=0)
         add_hover_text(

@@ -8,7 +8,7 @@ from flaxformer.analysis.scaling_analysis import PredictedEffect, ScalingAnalysi
 from flaxformer.analysis.scaling_fit import FARTHEST, HeldOut, ScalingFit
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import p_value
-from flaxformer.report.scaling_text import AMPLITUDES, JOINT_NUMBERS, amplitude, crossing, interval, observed, size
+from flaxformer.report.scaling_text import AMPLITUDES, JOINT_NUMBERS, amplitude, crossing, interval, observed_text, size
 from flaxformer.report.table import PRINTED, ItemTable, TableColumn, levels, number, words
 
 Fit = TypeVar("Fit", ScalingFit, JointFit)
@@ -49,7 +49,7 @@ def _laws(analysis: Analysis, laws: ScalingAnalysis) -> ItemTable[ScalingFit]:
     columns: list[TableColumn[ScalingFit]] = [
         *levels(_axes(analysis, laws), lambda fit: fit.labels),
         words("C", lambda fit: laws.names[fit.variable]),
-        words("law", _known),
+        words("law", _identification),
         number("α [95 %]", lambda fit: fit.exponent, interval),
         number("A [95 %]", lambda fit: fit.amplitude, amplitude),
         number("L∞ [95 %]", lambda fit: fit.limit, interval),
@@ -71,7 +71,7 @@ def _joint(analysis: Analysis, laws: ScalingAnalysis) -> list[ItemTable]:
 
     columns: list[TableColumn[JointFit]] = [
         *levels(_axes(analysis, laws), lambda fit: fit.labels),
-        words("joint law", _known),
+        words("joint law", _identification),
         *map(coefficient, JOINT_NUMBERS),
         *_basis(JointFit),
     ]
@@ -95,7 +95,7 @@ def _axes(analysis: Analysis, laws: ScalingAnalysis) -> list[str]:
     return [axis for axis in analysis.axes if axis != laws.axis]
 
 
-def _known(fit: ScalingFit | JointFit) -> str:
+def _identification(fit: ScalingFit | JointFit) -> str:
     return f"not identified: {fit.reason}" if fit.reason else "identified"
 
 
@@ -103,7 +103,7 @@ def _basis(kind: type[Fit]) -> list[TableColumn[Fit]]:
     """Columns of the p-value of the misfit, and of the numbers of sizes and seeds."""
     return [
         number("p (misfit)", lambda fit: fit.misfit_p, p_value),
-        number("fitted sizes", lambda fit: len(fit.fitted)),
+        number("fitted sizes", lambda fit: len(fit.fitted_points)),
         number("seeds", lambda fit: len(fit.seeds)),
     ]
 
@@ -112,6 +112,6 @@ def _prediction(title: str) -> list[TableColumn[Prediction]]:
     """Columns of the predicted mean, the observed one, and whether it is inside the interval."""
     return [
         number(title, lambda item: item[1].predicted, interval),
-        TableColumn("observed", lambda item: observed(item[1])),
+        TableColumn("observed", lambda item: observed_text(item[1])),
         TableColumn("inside", lambda item: INSIDE[item[1].is_inside]),
     ]

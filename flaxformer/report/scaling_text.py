@@ -17,13 +17,14 @@ JOINT_NUMBERS = ("α", "A", "β", "B", "L∞", "a")
 AMPLITUDES = ("A", "B")
 
 
-def interval(one: LawEstimate | None, sign: str = "") -> str:
+def interval(estimate: LawEstimate | None, sign: str = "") -> str:
     """An estimate with its interval, such as "0.402 [0.391, 0.413]"; an end without a bound is infinite."""
-    if one is None or math.isnan(one.value):
+    if estimate is None or math.isnan(estimate.value):
         return "–"
-    widths = [abs(end - one.value) for end in (one.low, one.high) if math.isfinite(end)]
-    value, low, high = numbers.numbers((one.value, one.low, one.high), max(widths, default=math.nan), sign)
-    return value if math.isnan(one.low) else f"{value} [{low}, {high}]"
+    ends = estimate.low, estimate.high
+    widths = [abs(end - estimate.value) for end in ends if math.isfinite(end)]
+    value, low, high = numbers.numbers((estimate.value, *ends), max(widths, default=math.nan), sign)
+    return value if math.isnan(estimate.low) else f"{value} [{low}, {high}]"
 
 
 def size(value: float) -> str:
@@ -34,19 +35,20 @@ def size(value: float) -> str:
     return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
-def amplitude(one: LawEstimate | None) -> str:
+def amplitude(estimate: LawEstimate | None) -> str:
     """An amplitude, whose interval spans orders of magnitude, with two digits for each end."""
     return (
         "–"
-        if one is None
-        else f"{round_digits(one.value, 2)} [{round_digits(one.low, 2)}, {round_digits(one.high, 2)}]"
+        if estimate is None
+        else f"{round_digits(estimate.value, 2)} [{round_digits(estimate.low, 2)}, {round_digits(estimate.high, 2)}]"
     )
 
 
-def observed(one: HeldOut) -> str:
+def observed_text(held_out: HeldOut) -> str:
     """The observed mean, with the digits of the predicted one."""
-    widths = [abs(end - one.predicted.value) for end in (one.predicted.low, one.predicted.high) if math.isfinite(end)]
-    return numbers.number(one.observed, max(widths, default=math.nan))
+    predicted = held_out.predicted
+    widths = [abs(end - predicted.value) for end in (predicted.low, predicted.high) if math.isfinite(end)]
+    return numbers.number(held_out.observed, max(widths, default=math.nan))
 
 
 def crossing(effect: PredictedEffect) -> str:
@@ -56,16 +58,16 @@ def crossing(effect: PredictedEffect) -> str:
     low, high = (size(end) for end in effect.searched)
     if not effect.crossings:
         return f"none from {low} to {high}"
-    return "; ".join(_one_crossing(one, low, high) for one in effect.crossings)
+    return "; ".join(_one_crossing(place, low, high) for place in effect.crossings)
 
 
-def _one_crossing(one: Crossing, low: str, high: str) -> str:
-    ends = f"[{size(one.low) if one.low > 0 else f'below {low}'}, " + (
-        f"{size(one.high)}]" if math.isfinite(one.high) else f"above {high}]"
+def _one_crossing(place: Crossing, low: str, high: str) -> str:
+    ends = f"[{size(place.low) if place.low > 0 else f'below {low}'}, " + (
+        f"{size(place.high)}]" if math.isfinite(place.high) else f"above {high}]"
     )
-    if one.low == 0 and math.isinf(one.high):
+    if place.low == 0 and math.isinf(place.high):
         return f"not determined from {low} to {high}"
-    return f"not excluded in {ends}" if math.isnan(one.value) else f"{size(one.value)} {ends}"
+    return f"not excluded in {ends}" if math.isnan(place.value) else f"{size(place.value)} {ends}"
 
 
 def findings(analysis: Analysis) -> list[str]:
@@ -77,8 +79,8 @@ def findings(analysis: Analysis) -> list[str]:
     return [
         *joint_findings(analysis),
         *(_law(fit, variable) for fit in scaling.fits),
-        *(_held_out(fit, one) for fit in scaling.fits for one in fit.held_out),
-        *(_effect(one, variable, analysis.study) for one in scaling.effects if one.effect is not None),
+        *(_held_out(fit, held_out) for fit in scaling.fits for held_out in fit.held_out),
+        *(_effect(effect, variable, analysis.study) for effect in scaling.effects if effect.effect is not None),
     ]
 
 
@@ -87,7 +89,7 @@ def joint_findings(analysis: Analysis) -> list[str]:
     fits = analysis.scaling.joint_fits if analysis.scaling is not None else []
     return [
         *(_joint_law(fit) for fit in fits if not fit.reason),
-        *(_held_out(fit, one) for fit in fits for one in fit.held_out),
+        *(_held_out(fit, held_out) for fit in fits for held_out in fit.held_out),
     ]
 
 
@@ -105,21 +107,21 @@ def _law(fit: ScalingFit, variable: str) -> str:
 
 
 def _joint_law(fit: JointFit) -> str:
-    own = ", ".join(f"{name} {interval(fit.numbers[name])}" for name in JOINT_NUMBERS if name not in AMPLITUDES)
+    values = ", ".join(f"{name} {interval(fit.numbers[name])}" for name in JOINT_NUMBERS if name not in AMPLITUDES)
     how = f"best N ∝ C^a; by {DESCRIPTIONS[fit.loss]}"
-    return f"{_where(fit)}: L∞ + A·N^(−α) + B·D^(−β) with {own} ({how})"
+    return f"{_where(fit)}: L∞ + A·N^(−α) + B·D^(−β) with {values} ({how})"
 
 
-def _held_out(fit: ScalingFit | JointFit, one: HeldOut) -> str:
-    place = {True: ", inside", False: ", outside", None: ""}[one.is_inside]
-    result = "no result yet" if math.isnan(one.observed) else f"observed {observed(one)}{place}"
+def _held_out(fit: ScalingFit | JointFit, held_out: HeldOut) -> str:
+    place = {True: ", inside", False: ", outside", None: ""}[held_out.is_inside]
+    result = "no result yet" if math.isnan(held_out.observed) else f"observed {observed_text(held_out)}{place}"
     law = " by the joint law" if isinstance(fit, JointFit) else ""
-    return f"{_where(fit)}, held-out {one.point.label}: predicted {interval(one.predicted)}{law}, {result}"
+    return f"{_where(fit)}, held-out {held_out.point.label}: predicted {interval(held_out.predicted)}{law}, {result}"
 
 
-def _effect(one: PredictedEffect, variable: str, study: Declaration) -> str:
+def _effect(effect: PredictedEffect, variable: str, study: Declaration) -> str:
     unit = f" {study.unit}" if study.unit else ""
     return (
-        f"{phrasing.arm(one.labels)} minus {phrasing.arm(one.reference)} at {size(one.size)} {variable} "
-        f"({FARTHEST:g} times the largest size): {interval(one.effect, '+')}{unit}; crossing: {crossing(one)}"
+        f"{phrasing.arm(effect.labels)} minus {phrasing.arm(effect.reference)} at {size(effect.size)} {variable} "
+        f"({FARTHEST:g} times the largest size): {interval(effect.effect, '+')}{unit}; crossing: {crossing(effect)}"
     )

@@ -41,7 +41,7 @@ def arms_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
 
 def quantities_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
     """Every measured number, for a probe without claims."""
-    shown = [one for one in analysis.quantities if one.estimate.n]
+    shown = [quantity for quantity in analysis.quantities if quantity.estimate.n]
     return _draw_rows(shown, [style_of(0)] * len(shown), analysis.study.unit or "value", "", width)
 
 

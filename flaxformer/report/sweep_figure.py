@@ -56,9 +56,9 @@ def sweep_figure(analysis: Analysis, sweep: Sweep, width: float = COLUMN) -> Fig
     shown = list(grid.flat[: len(panels)])
     for ax in grid.flat[len(panels) :]:
         ax.remove()
-    for i, (ax, (first, *others)) in enumerate(zip(shown, panels, strict=True)):
+    for i, (ax, (first, *further)) in enumerate(zip(shown, panels, strict=True)):
         _draw_panel(analysis, ax, sweep, first, is_joined=len(panels) == 1)
-        ax.set_xlabel(f"{first}, with {join_words(others)}" if others else first)
+        ax.set_xlabel(f"{first}, with {join_words(further)}" if further else first)
         ax.set_ylabel(phrasing.metric(analysis.study) if i % columns == 0 else "")
     if has_legend:
         add_legend(figure, shown, names, "", across)
@@ -88,7 +88,7 @@ def _draw_panel(analysis: Analysis, ax: Axes, sweep: Sweep, name: str, is_joined
         set_log_scale(ax, "y")
     else:
         low, high = min(scores), max(scores)
-        ends = [end for own in estimates for end in (own.low, own.high) if math.isfinite(end)]
+        ends = [end for estimate in estimates for end in (estimate.low, estimate.high) if math.isfinite(end)]
         low = max(min([low, *ends]), low - 0.4 * (high - low))
         high = min(max([high, *ends]), high + 0.4 * (high - low))
         room = BAR * (1 + sum(line.optimum is not None for line in sweep.lines))
@@ -132,10 +132,10 @@ def _draw_stopped(ax: Axes, line: SweepLine, name: str, metric: str, style: Line
     for step in sorted({point.arm.stopped_at for point in line.points} - {None}, key=lambda step: step or 0):
         stopped = [point for point in line.points if point.arm.stopped_at == step]
         estimates = [point.arm.stopped_estimate(metric) for point in stopped]
-        x, y = [point.numbers[name] for point in stopped], [one.mean for one in estimates]
+        x, y = [point.numbers[name] for point in stopped], [estimate.mean for estimate in estimates]
         ax.plot(x, y, style.marker, ms=3.2, color=style.colour, mfc="white", mew=0.7, zorder=2)
-        for point, one in zip(stopped, estimates, strict=True):
-            _add_text(ax, line, point, name, one, f", stopped at step {step:,}")
+        for point, estimate in zip(stopped, estimates, strict=True):
+            _add_text(ax, line, point, name, estimate, f", stopped at step {step:,}")
         scores += y
     return scores
 

@@ -50,7 +50,7 @@ class Table:
         """True if a column holds text, which is set flush left."""
         return column < self.texts
 
-    def shown(self, form: ReportForm) -> "Table":
+    def in_form(self, form: ReportForm) -> "Table":
         """The table itself, which is the same in every form."""
         return self
 
@@ -59,7 +59,7 @@ class Table:
 class TableColumn(Generic[Item]):
     """Column of a table: its name, and the text of each item.
 
-    Columns of text stand before those of numbers. A column with `when` false is left out everywhere.
+    Columns of text stand before columns of numbers. A column with `when` false is left out everywhere.
     """
 
     name: str
@@ -111,7 +111,7 @@ class ItemTable(Generic[Item]):
     file: str = ""
     on: Forms = DOCUMENTS
 
-    def shown(self, form: ReportForm) -> Table:
+    def in_form(self, form: ReportForm) -> Table:
         """Return the texts of the columns that a form of the report has."""
         columns = [column for column in self.columns if column.when and form in column.on]
         items = self.items[:MOST_ROWS] if self.file else self.items

@@ -38,7 +38,7 @@ def claims(analysis: Analysis) -> ItemTable[JudgedClaim]:
     items = [*analysis.claims, *analysis.withdrawn]
     faster = {id(claim): costs.claim_speed_up(analysis, claim) for claim in items}
 
-    def tested(text: Callable[[JudgedClaim], str]) -> Callable[[JudgedClaim], str]:
+    def if_tested(text: Callable[[JudgedClaim], str]) -> Callable[[JudgedClaim], str]:
         return lambda claim: text(claim) if claim.judgement.effect.sd else "–"
 
     columns: list[TableColumn[JudgedClaim]] = [
@@ -48,8 +48,8 @@ def claims(analysis: Analysis) -> ItemTable[JudgedClaim]:
         words("claimed", phrasing.claim_text),
         words("declared", verdicts.when_declared, on=DOCUMENTS),
         TableColumn("holds at seeds", lambda claim: f"{claim.judgement.holding} of {claim.judgement.effect.n}"),
-        TableColumn("detectable", tested(_detectable), on=DOCUMENTS),
-        TableColumn("p (Holm)", tested(lambda claim: p_value(claim.judgement.p_holm))),
+        TableColumn("detectable", if_tested(_detectable), on=DOCUMENTS),
+        TableColumn("p (Holm)", if_tested(lambda claim: p_value(claim.judgement.p_holm))),
         TableColumn(
             "speed-up in compute",
             lambda claim: costs.speed_up_in_compute(faster[id(claim)]),
@@ -65,7 +65,7 @@ def _detectable(claim: JudgedClaim) -> str:
 
 
 def simple_effects(analysis: Analysis) -> Table:
-    """The two effects that each interaction compares; they are declared with the claim, and are no verdicts."""
+    """The two effects that each interaction compares; they are declared with the claim, and are not verdicts."""
     rows = []
     for claim in analysis.claims:
         for effect in claim.context.simple_effects:
@@ -120,7 +120,7 @@ def sweep(analysis: Analysis, index: int) -> ItemTable[SweepLine]:
 
         return number(f"best {name}", value, lambda best: "–" if best is None else round_digits(best), f"best_{name}")
 
-    def stopped(line: SweepLine) -> int:
+    def stopped_arms(line: SweepLine) -> int:
         return sum(point.arm.stopped_at is not None for point in line.points)
 
     scores = [line.best.arm.estimate for line in swept.lines if line.best is not None]
@@ -141,7 +141,7 @@ def sweep(analysis: Analysis, index: int) -> ItemTable[SweepLine]:
         *estimate_columns(phrasing.metric(analysis.study), analysis.study.metric, score, scores, has_sd=False),
         number("seeds", lambda line: score(line).n),
         number("values tried", lambda line: len(line.points), file="values_tried"),
-        number("stopped early", stopped, file="stopped_early", when=any(map(stopped, swept.lines))),
+        number("stopped early", stopped_arms, file="stopped_early", when=any(map(stopped_arms, swept.lines))),
     ]
     return ItemTable(f"Best {' and '.join(swept.names)}", columns, swept.lines, file="sweeps", on=PRINTED)
 
@@ -178,7 +178,7 @@ def contrasts(analysis: Analysis) -> ItemTable[Exploration]:
 
 def arms(analysis: Analysis) -> ItemTable[ArmSummary]:
     """The metric of every arm, with the digits of the typical interval, and its cost in short."""
-    metric, name, stops = phrasing.metric(analysis.study), analysis.study.metric, len(analysis.stopped) > 0
+    metric, name, stops = phrasing.metric(analysis.study), analysis.study.metric, len(analysis.stopped_runs) > 0
     scores = [arm.estimate for arm in analysis.arms]
     at_stop: TableColumn[ArmSummary] = estimate_columns(
         f"{metric} there", f"stopped_{name}", lambda arm: arm.stopped_estimate(name), scores

@@ -42,7 +42,7 @@ def _print(console: Console, part: Part) -> None:
                 for line in lines:
                     console.print(Padding(Text(line, style="dim"), (0, 0, 0, 4)))
         case Table() | ItemTable():
-            shown = part.shown("terminal")
+            shown = part.in_form("terminal")
             if shown.rows:
                 console.print()
                 console.print(fit_width(shorten_cells(shown), console.width))

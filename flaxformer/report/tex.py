@@ -57,10 +57,10 @@ LATIN = {"alpha": "A", "beta": "B", "epsilon": "E", "zeta": "Z", "eta": "H", "io
 def render(document: StudyReport) -> str:
     """Return the tables of a paper, to copy from or to input."""
     tables = [
-        part.shown("paper") for part in document.parts if isinstance(part, Table | ItemTable) and "paper" in part.on
+        part.in_form("paper") for part in document.parts if isinstance(part, Table | ItemTable) and "paper" in part.on
     ]
-    parts = [f"% {text(shown.title)}: needs \\usepackage{{booktabs}}\n{table(shown)}" for shown in tables if shown.rows]
-    return "\n".join(parts)
+    texts = [f"% {text(shown.title)}: needs \\usepackage{{booktabs}}\n{table(shown)}" for shown in tables if shown.rows]
+    return "\n".join(texts)
 
 
 def table(shown: Table) -> str:
@@ -85,18 +85,18 @@ def table(shown: Table) -> str:
 def text(words: str) -> str:
     """Return a text in ASCII for LaTeX's text mode; a character without a LaTeX form becomes its code point."""
     words = re.sub(r"(?<![\w-])-(?=[\d∞])", "−", words)  # a minus, not a hyphen
-    words = RAISED.sub(_raised, words)
-    spelled = "".join(_spelled(character) for character in words)
+    words = RAISED.sub(_join_marks, words)
+    spelled = "".join(_spell(character) for character in words)
     return re.sub(r"(?<!\\)\$\$", "", spelled)  # $a$$b$ is one formula
 
 
-def _raised(match: re.Match[str]) -> str:
+def _join_marks(match: re.Match[str]) -> str:
     """Return consecutive superscripts or subscripts as one."""
     form = unicodedata.decomposition(match[0][0]).split()[0]
     return MARKS[form] + unicodedata.normalize("NFKC", match[0]).replace("−", "-") + END
 
 
-def _spelled(character: str) -> str:
+def _spell(character: str) -> str:
     for table in (ESCAPED, PUNCTUATION):
         if character in table:
             return table[character]
@@ -104,28 +104,28 @@ def _spelled(character: str) -> str:
         return f"$\\{SIGNS[character]}$"
     if character.isascii():
         return character
-    return _greek(character) or _composed(character) or f"[U+{ord(character):04X}]"
+    return _greek(character) or _spell_decomposition(character) or f"[U+{ord(character):04X}]"
 
 
 def _greek(character: str) -> str:
     """Return the command of a Greek letter, such as \\Sigma, or the Latin capital of the same shape."""
-    found = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(character, ""))
-    if not found:
+    match = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(character, ""))
+    if not match:
         return ""
-    name = found[2].lower().replace("lamda", "lambda")
-    if found[1] == "SMALL":
+    name = match[2].lower().replace("lamda", "lambda")
+    if match[1] == "SMALL":
         return "o" if name == "omicron" else f"$\\{name}$"
     return LATIN.get(name) or f"$\\{name.capitalize()}$"
 
 
-def _composed(character: str) -> str:
+def _spell_decomposition(character: str) -> str:
     """Return the form of a fraction, a compatibility character or an accented letter; empty for any other character."""
-    parts = unicodedata.decomposition(character).split()
-    if parts and parts[0] == "<fraction>":
+    codes = unicodedata.decomposition(character).split()
+    if codes and codes[0] == "<fraction>":
         above, _, below = unicodedata.normalize("NFKC", character).partition("\u2044")
         return f"$\\frac{{{above}}}{{{below}}}$"
-    if parts and parts[0].startswith("<"):
-        return "".join(map(_spelled, unicodedata.normalize("NFKC", character)))
-    if len(parts) == 2 and int(parts[1], 16) in ACCENTS:
-        return f"\\{ACCENTS[int(parts[1], 16)]}{{{_spelled(chr(int(parts[0], 16)))}}}"
+    if codes and codes[0].startswith("<"):
+        return "".join(map(_spell, unicodedata.normalize("NFKC", character)))
+    if len(codes) == 2 and int(codes[1], 16) in ACCENTS:
+        return f"\\{ACCENTS[int(codes[1], 16)]}{{{_spell(chr(int(codes[0], 16)))}}}"
     return ""

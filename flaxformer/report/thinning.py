@@ -38,5 +38,5 @@ def _thinned_line(line: SweepLine, most: int) -> SweepLine:
 
 def thinned_remark(sweep: Sweep) -> str:
     """Sentence on the arms of a sweep that its figure leaves out, after a space; empty without any."""
-    drawn, arms = (sum(len(line.points) for line in one.lines) for one in (thin_out(sweep), sweep))
+    drawn, arms = (sum(len(line.points) for line in version.lines) for version in (thin_out(sweep), sweep))
     return f" It shows {drawn:,} of {arms:,} arms, evenly spaced." if drawn < arms else ""

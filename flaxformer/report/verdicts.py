@@ -63,10 +63,10 @@ def qualifications(claim: JudgedClaim) -> list[str]:
         "outlier": _farthest(claim),
         "cost": costs.ratios(claim.context.cost_ratios),
         "direction": direction(claim),
-        "without_value": "; ".join(one.sentence for one in claim.context.without_value),
+        "without_value": "; ".join(gap.sentence for gap in claim.context.without_value),
         "without": without.verdict if without else "inconclusive",
     }
-    return [SENTENCES[one].format(**known) for one in judged.qualifications]
+    return [SENTENCES[qualification].format(**known) for qualification in judged.qualifications]
 
 
 def _farthest(claim: JudgedClaim) -> str:
@@ -78,22 +78,22 @@ def _farthest(claim: JudgedClaim) -> str:
 
 def qualified_claims(claims: Iterable[JudgedClaim]) -> list[str]:
     """The claims with qualifications, each with all of them."""
-    found = [(claim.text, qualifications(claim)) for claim in claims]
-    return [f"{text}: {'; '.join(own)}." for text, own in found if own]
+    qualified = [(claim.text, qualifications(claim)) for claim in claims]
+    return [f"{text}: {'; '.join(remarks)}." for text, remarks in qualified if remarks]
 
 
-def simple_effect(one: SimpleEffect, unit: str) -> str:
+def simple_effect(effect: SimpleEffect, unit: str) -> str:
     """One of the two effects that an interaction compares, in one clause; positive in the direction of the claim."""
-    measured = " ".join(filter(None, (phrasing.interval(one.judgement.effect, "+"), unit)))
-    return f"{contrast(one)}{with_labels(one.context)}: {measured}"
+    measured = " ".join(filter(None, (phrasing.interval(effect.judgement.effect, "+"), unit)))
+    return f"{contrast(effect)}{with_labels(effect.context)}: {measured}"
 
 
-def contrast(one: SimpleEffect) -> str:
+def contrast(effect: SimpleEffect) -> str:
     """The two levels that a simple effect compares, such as "warmup 100 against none"."""
-    if len(one.first) == 1:
-        [(name, label)] = one.first.items()
-        return f"{name} {label} against {one.second[name]}"
-    return f"{labels(one.first)} against {labels(one.second)}"
+    if len(effect.first) == 1:
+        [(name, label)] = effect.first.items()
+        return f"{name} {label} against {effect.second[name]}"
+    return f"{labels(effect.first)} against {labels(effect.second)}"
 
 
 def without_diverged(claim: JudgedClaim) -> str:
@@ -113,8 +113,8 @@ def verdict_of(claim: JudgedClaim) -> str:
 
     Of an interaction whose effects are not both in the claimed direction, it is that of their difference.
     """
-    found = qualified_verdict(claim)
-    return f"exploratory: {found}" if claim.is_exploratory else found
+    verdict = qualified_verdict(claim)
+    return f"exploratory: {verdict}" if claim.is_exploratory else verdict
 
 
 def marked_verdict(claim: JudgedClaim) -> tuple[str, str]:
@@ -127,21 +127,21 @@ def marked_verdict(claim: JudgedClaim) -> tuple[str, str]:
 
 def when_declared(claim: JudgedClaim) -> str:
     """Time of a claim's declaration relative to its data, to follow "declared"."""
-    own = claim.declaration
-    if own is None:
+    declaration = claim.declaration
+    if declaration is None:
         return "before its data, and withdrawn after"
-    if not own.is_intact:
+    if not declaration.is_intact:
         return "at an unknown time"
-    if not own.is_confirmatory and 0 < own.existing <= own.declared:
-        found = f"after {own.existing} of {count_of(own.declared, 'result')}"
-    elif not own.is_confirmatory:
-        found = f"after results at {own.existing_seeds} of {count_of(own.seeds, 'seed')}"
-    elif own.existing:
-        found = f"before its data ({own.existing} of its {own.declared} results existed)"
+    if not declaration.is_confirmatory and 0 < declaration.existing <= declaration.declared:
+        when = f"after {declaration.existing} of {count_of(declaration.declared, 'result')}"
+    elif not declaration.is_confirmatory:
+        when = f"after results at {declaration.existing_seeds} of {count_of(declaration.seeds, 'seed')}"
+    elif declaration.existing:
+        when = f"before its data ({declaration.existing} of its {declaration.declared} results existed)"
     else:
-        found = "before its data"
-    pilots = (f"{count_of(own.pilots, 'pilot result')} at other seeds",) if own.pilots else ()
-    return "; ".join((found, *pilots, *own.remarks))
+        when = "before its data"
+    pilots = (f"{count_of(declaration.pilots, 'pilot result')} at other seeds",) if declaration.pilots else ()
+    return "; ".join((when, *pilots, *declaration.remarks))
 
 
 def verdict(analysis: Analysis) -> str:
@@ -165,7 +165,7 @@ def answer(claims: Sequence[JudgedClaim]) -> str:
     """
     answered = [claim for claim in claims if claim.answers and not claim.is_exploratory][:1]
     texts = [[(claim.answers or {})[claim.judgement.verdict], _but(claim)] for claim in answered]
-    return "".join(f"{text} " for own in texts for text in own if text)
+    return "".join(f"{text} " for sentences in texts for text in sentences if text)
 
 
 def _but(claim: JudgedClaim) -> str:
@@ -176,15 +176,15 @@ def _but(claim: JudgedClaim) -> str:
 def _verdict_of_claims(claims: Sequence[JudgedClaim], withdrawn: Sequence[JudgedClaim]) -> str:
     """A single claim's verdict, or how many claims are supported and which are not; then those that confirm nothing."""
     confirmatory, exploratory = ([c for c in claims if c.is_exploratory is kind] for kind in (False, True))
-    parts = [_verdict_of_family(confirmatory)] if confirmatory else ["No claim was declared before its data."]
-    parts += [f"Exploratory, declared after its data: {_finding_of(claim)}." for claim in exploratory]
-    parts += [f"Withdrawn after its data: {_finding_of(claim)}." for claim in withdrawn]
-    return " ".join(parts)
+    sentences = [_verdict_of_family(confirmatory)] if confirmatory else ["No claim was declared before its data."]
+    sentences += [f"Exploratory, declared after its data: {_finding_of(claim)}." for claim in exploratory]
+    sentences += [f"Withdrawn after its data: {_finding_of(claim)}." for claim in withdrawn]
+    return " ".join(sentences)
 
 
 def _finding_of(claim: JudgedClaim) -> str:
-    parts = filter(None, (finding(claim), direction(claim)))
-    return f"{_without_stop(claim.text)} ({qualified_verdict(claim)}: {'; '.join(parts)})"
+    clauses = filter(None, (finding(claim), direction(claim)))
+    return f"{_without_stop(claim.text)} ({qualified_verdict(claim)}: {'; '.join(clauses)})"
 
 
 def _verdict_of_family(claims: Sequence[JudgedClaim]) -> str:
@@ -194,12 +194,12 @@ def _verdict_of_family(claims: Sequence[JudgedClaim]) -> str:
         return " ".join(filter(None, (text, _but(claim))))
     texts = {word: [_without_stop(c.text) for c in claims if c.judgement.verdict == word] for word in MARKS}
     supported, n = len(texts["supported"]), len(claims)
-    remarks = [f"“{_without_stop(one.text)}”: {direction(one)}." for one in claims if direction(one)]
+    remarks = [f"“{_without_stop(claim.text)}”: {direction(claim)}." for claim in claims if direction(claim)]
     if supported == n:
         return " ".join((f"All {n} claims are supported.", *remarks))
-    parts = [f"{supported or 'None'} of {n} claims {'is' if supported < 2 else 'are'} supported"]
-    parts += [f"{word}: {', and '.join(texts[word])}" for word in texts if word != "supported" and texts[word]]
-    return " ".join((f"{'; '.join(parts)}.", *remarks))
+    clauses = [f"{supported or 'None'} of {n} claims {'is' if supported < 2 else 'are'} supported"]
+    clauses += [f"{word}: {', and '.join(texts[word])}" for word in texts if word != "supported" and texts[word]]
+    return " ".join((f"{'; '.join(clauses)}.", *remarks))
 
 
 def _without_stop(text: str) -> str:
@@ -213,10 +213,10 @@ def _answer(sweep: Sweep, study: Declaration) -> str:
     if not lines:
         return f"{what}: no arm was trained to the end."
     if len(lines) <= MOST_LINES:
-        found = [f"{point(best)}{with_labels(line.labels)} ({score(best.arm.estimate, study)})" for line, best in lines]
-        return f"{what}: {', '.join(found)}."
+        texts = [f"{point(best)}{with_labels(line.labels)} ({score(best.arm.estimate, study)})" for line, best in lines]
+        return f"{what}: {', '.join(texts)}."
     ends = [[best.numbers[name] for _, best in lines] for name in sweep.names]
-    ranges = [f"{numbers.round_digits(min(own))} to {numbers.round_digits(max(own))}" for own in ends]
+    ranges = [f"{numbers.round_digits(min(values))} to {numbers.round_digits(max(values))}" for values in ends]
     return f"{what}: {' and '.join(ranges)} in {len(lines)} arms; the table has the value of each."
 
 

@@ -25,8 +25,8 @@ def shorten_cells(table: Table) -> Table:
     if more <= 0:
         return table
     where = f"{FOLDER}/{table.file}.csv" if table.file else "results.md"
-    rest = [f"and {more:,} more, in {where}", *[""] * (len(table.header) - 1)]
-    return Table(table.title, table.header, [*table.rows[:MOST_SHOWN], rest], table.texts)
+    last_row = [f"and {more:,} more, in {where}", *[""] * (len(table.header) - 1)]
+    return Table(table.title, table.header, [*table.rows[:MOST_SHOWN], last_row], table.texts)
 
 
 def fit_width(table: Table, width: int) -> Group:
@@ -47,12 +47,12 @@ def fit_width(table: Table, width: int) -> Group:
     texts, numbers = widths[: table.texts], widths[table.texts :]
     least = _least_width(table) - sum(size + GAP for size in numbers)
     room = width - min(_total(texts), max(least, width - sum(size + GAP for size in numbers)))
-    parts: list[list[int]] = [[]]
+    blocks: list[list[int]] = [[]]
     for column, size in enumerate(numbers, table.texts):
-        if parts[-1] and sum(widths[i] + GAP for i in parts[-1]) + size + GAP > room:
-            parts.append([])
-        parts[-1].append(column)
-    return Group(*(_rich(table, [*range(table.texts), *part]) for part in parts))
+        if blocks[-1] and sum(widths[i] + GAP for i in blocks[-1]) + size + GAP > room:
+            blocks.append([])
+        blocks[-1].append(column)
+    return Group(*(_rich(table, [*range(table.texts), *block]) for block in blocks))
 
 
 def join_columns(table: Table) -> Table:
@@ -71,7 +71,7 @@ def wrapped_headers(table: Table) -> Table:
         width = max(min(len(header), SHORT), *map(len, (*header.split(), *cells)))
         lines.append(textwrap.wrap(header, max(width, 1)))
     height = max(map(len, lines))
-    headers = ["\n".join([""] * (height - len(own)) + own) for own in lines]
+    headers = ["\n".join([""] * (height - len(header_lines)) + header_lines) for header_lines in lines]
     return Table(table.title, headers, table.rows, table.texts)
 
 
@@ -100,12 +100,12 @@ def _total(widths: Iterable[int]) -> int:
 
 def _rich(table: Table, columns: Sequence[int]) -> RichTable:
     """Some columns of the table: text is wrapped where it must be, numbers never."""
-    own = RichTable(box=None, pad_edge=False, header_style="dim", padding=(0, GAP, 0, 0))
+    rich_table = RichTable(box=None, pad_edge=False, header_style="dim", padding=(0, GAP, 0, 0))
     for i in columns:
         if table.is_text(i):
-            own.add_column(table.header[i], overflow="fold")
+            rich_table.add_column(table.header[i], overflow="fold")
         else:
-            own.add_column(table.header[i], justify="right", no_wrap=True)
+            rich_table.add_column(table.header[i], justify="right", no_wrap=True)
     for row in table.rows:
-        own.add_row(*(Text(row[i]) for i in columns))
-    return own
+        rich_table.add_row(*(Text(row[i]) for i in columns))
+    return rich_table

@@ -42,9 +42,9 @@ def write(store: Store) -> Analysis:
 
 def _quantities(analysis: Analysis) -> list[JsonObject]:
     return [
-        {"quantity": one.labels[QUANTITY], "seed": seed, "value": value}
-        for one in analysis.quantities
-        for seed, value in zip(analysis.study.seeds, one.scores, strict=True)
+        {"quantity": quantity.labels[QUANTITY], "seed": seed, "value": value}
+        for quantity in analysis.quantities
+        for seed, value in zip(analysis.study.seeds, quantity.scores, strict=True)
     ]
 
 

@@ -50,7 +50,7 @@ def execute(
         for group in groups:
             check_batch(group.example, mesh)
     scheduler = Scheduler(
-        groups, lambda group: execution.runs_together(group.size, len(device_groups)), _agreed(groups, take)
+        groups, lambda group: execution.runs_together(group.size, len(device_groups)), _agree(groups, take)
     )
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     pool = ThreadPoolExecutor(len(device_groups))
@@ -136,7 +136,7 @@ def _stops(scheduler: Scheduler) -> bool:
     return stops
 
 
-def _agreed(groups: Sequence[ProgramGroup], take: Take | None) -> Take | None:
+def _agree(groups: Sequence[ProgramGroup], take: Take | None) -> Take | None:
     """Return `take` as the first process decides it for all; the first process also broadcasts its groups."""
     if jax.process_count() == 1:
         return take
@@ -145,15 +145,15 @@ def _agreed(groups: Sequence[ProgramGroup], take: Take | None) -> Take | None:
             lambda: [[group.name, [trial.name for trial in group.trials]] for group in groups]
         )
 
-    def taken(group: ProgramGroup) -> ProgramGroup | None:
+    def take_agreed(group: ProgramGroup) -> ProgramGroup | None:
         def names() -> list[str]:
-            own = take(group) if take else group
-            return [trial.name for trial in own.trials] if own else []
+            leased = take(group) if take else group
+            return [trial.name for trial in leased.trials] if leased else []
 
-        own = only(group, distributed.run_on_coordinator(names))
-        return own if own.trials else None
+        agreed = only(group, distributed.run_on_coordinator(names))
+        return agreed if agreed.trials else None
 
-    return taken
+    return take_agreed
 
 
 def only(group: ProgramGroup, names: Sequence[str]) -> ProgramGroup:

@@ -76,18 +76,18 @@ class Execution:
         return min(size, self.group_size or -(-size // sharing))
 
     def use_devices(self) -> list[jax.Device]:
-        """The devices to train on: those of this process, or with several processes, all devices of all of them.
+        """The devices to train on: the devices of this process, or with several processes, all devices of all of them.
 
         Raises:
           UserError: `devices` is more than there are.
         """
         several = jax.process_count() > 1
-        found = jax.devices() if several else jax.local_devices()
-        if self.devices is not None and (self.devices > len(found) or (several and self.devices < len(found))):
+        devices = jax.devices() if several else jax.local_devices()
+        if self.devices is not None and (self.devices > len(devices) or (several and self.devices < len(devices))):
             where = f"{jax.process_count()} processes have" if several else "this machine has"
-            expected = f"{'' if several else 'at most '}{len(found)}, which {where}"
+            expected = f"{'' if several else 'at most '}{len(devices)}, which {where}"
             raise UserError(f"devices is {self.devices}; expected {expected}")
-        return found[: self.devices]
+        return devices[: self.devices]
 
     def use_mesh(self) -> Devices | None:
         """The mesh for each run: as given, or with several processes, all devices along data; None for one device.
@@ -113,8 +113,8 @@ class Execution:
             mesh.mesh()  # raises, unless the fault is in `devices`
             raise UserError(f"mesh is {mesh}, {mesh.count} devices, and devices is {len(devices)}; expected as many")
         starts = range(0, len(devices) - mesh.count + 1, mesh.count)
-        parts = [tuple(devices[i : i + mesh.count]) for i in starts]
-        return [DeviceGroup(own, mesh.mesh_of(own), self.formulations) for own in parts]
+        groups = [tuple(devices[i : i + mesh.count]) for i in starts]
+        return [DeviceGroup(members, mesh.mesh_of(members), self.formulations) for members in groups]
 
     @property
     def where(self) -> str:

@@ -1,4 +1,4 @@
-"""Kept weights: those of each trial at its last step, at its best evaluation, or at every evaluation, on request.
+"""Kept weights of each trial: at its last step, at its best evaluation, or at every evaluation, on request.
 
 DIR/weights/NAME holds the weights of one trial: config.json with its run, and a checkpoint for each kept step, written
 and verified as those of a training job. The weights are those that evaluations use, such as their running mean.
@@ -43,19 +43,19 @@ class Keep:
         no best, and keeps no weights.
       metric: metric whose best evaluation counts.
       lower_is_better: direction of the metric.
-      source: path in the study's folder of the copy of its file that runs; None if there is none.
+      code_copy: path in the study's folder of the copy of its file that runs; None if there is none.
     """
 
     which: WeightsToKeep
     metric: str
     lower_is_better: bool
-    source: str | None
+    code_copy: str | None
 
     @classmethod
-    def of(cls, study: Study, execution: Execution, source: str | None) -> Self | None:
+    def of(cls, study: Study, execution: Execution, code_copy: str | None) -> Self | None:
         """The rule of an execution, or else of the study; None to keep no weights."""
-        which = execution.keep or study.keep
-        return which and cls(which, on_validation(study.metric), goal_of(study.metric, study.goal) == "lower", source)
+        which, goal = execution.keep or study.keep, goal_of(study.metric, study.goal)
+        return which and cls(which, on_validation(study.metric), goal == "lower", code_copy)
 
     def scores(self, metrics: Mapping[str, Array]) -> list[float]:
         """The metric of every stacked run, such that lower is better."""
@@ -87,11 +87,13 @@ class KeptWeights:
         self._keep, self._steps, self._trials, self._notify = keep, steps, trials, notify
         folders = [weights_folder(root, trial.name) for trial in trials]
         for trial, folder in zip(trials, folders, strict=True):
-            distributed.run_on_coordinator(functools.partial(_prepare, folder, trial, code, keep.source))
+            distributed.run_on_coordinator(functools.partial(_prepare, folder, trial, code, keep.code_copy))
         last = sys.maxsize if keep.which == "all" else 1
         ranking = functools.partial(Checkpoints, metric=keep.metric, lower_is_better=keep.lower_is_better)
         self._checkpoints = [ranking(folder, keep_last=last, keep_best=0, report=notify) for folder in folders]
-        self._newest = [max(distributed.run_on_coordinator(own.steps), default=-1) for own in self._checkpoints]
+        self._newest = [
+            max(distributed.run_on_coordinator(checkpoints.steps), default=-1) for checkpoints in self._checkpoints
+        ]
         """The newest step of each run that is on disk or being saved."""
         self._best = [math.nan] * len(trials)
         """The best score of each run whose weights were kept; NaN for none."""
@@ -105,7 +107,7 @@ class KeptWeights:
         """
         if self._keep.which == "final" or not evaluations:
             return
-        history = [self._keep.scores(one) for one in jax.device_get(list(evaluations))]
+        history = [self._keep.scores(metrics) for metrics in jax.device_get(list(evaluations))]
         for i, trial in enumerate(self._trials):
             scores = [scores[i] for scores in history]
             finite = [number for number, score in enumerate(scores) if math.isfinite(score)]
@@ -113,7 +115,7 @@ class KeptWeights:
             wanted = range(len(scores)) if self._keep.which == "all" else [best] if best is not None else []
             lost = [number * interval for number in wanted if number * interval > self._newest[i]]
             if lost:
-                self._notify(f"{trial.name}: resumed; the weights of {_listed(lost)} were not kept before")
+                self._notify(f"{trial.name}: resumed; the weights of {_list_steps(lost)} were not kept before")
             elif best is not None:
                 self._best[i] = scores[best]
 
@@ -137,8 +139,8 @@ class KeptWeights:
         weights = jax.device_get(params()) if new else None
         for i in new:
             self._newest[i] = step
-            own = jax.tree.map(operator.itemgetter(i), weights)
-            self._checkpoints[i].save(step, {"params": own}, {name: value[i] for name, value in values.items()})
+            run_weights = jax.tree.map(operator.itemgetter(i), weights)
+            self._checkpoints[i].save(step, {"params": run_weights}, {name: value[i] for name, value in values.items()})
         if step >= self._steps:
             self._report_missing()
 
@@ -168,9 +170,9 @@ def finished_without_weights(store: Store) -> int:
     return sum(not step_numbers(weights_folder(store.root, row.trial), published=True) for row in finished)
 
 
-def _prepare(folder: Path, trial: Trial, code: CodeByArm, source: str | None) -> None:
+def _prepare(folder: Path, trial: Trial, code: CodeByArm, code_copy: str | None) -> None:
     """Write the run of a trial into its folder; weights of another run or of other code are set aside."""
-    write = functools.partial(write_config, folder, trial.run, code[trial.arm.name], source=source)
+    write = functools.partial(write_config, folder, trial.run, code[trial.arm.name], source=code_copy)
     try:
         write()
     except UserError:
@@ -178,7 +180,7 @@ def _prepare(folder: Path, trial: Trial, code: CodeByArm, source: str | None) ->
         write()
 
 
-def _listed(steps: Sequence[int]) -> str:
+def _list_steps(steps: Sequence[int]) -> str:
     """Steps in words, at most three of them."""
     shown = map(str, steps) if len(steps) < 4 else [str(steps[0]), str(steps[1]), f"… {steps[-1]}"]
     return f"step{'s' * (len(steps) > 1)} {', '.join(shown)}"

@@ -169,15 +169,17 @@ class _Worker:
     def todo(self, share: Sequence[ProgramGroup], rows: Mapping[str, Row]) -> list[ProgramGroup]:
         """Groups with the trials that have no row yet, or a failed one that this process has not tried again yet."""
         ended = {name: row.status for name, row in rows.items()}
-        found = without_results(share, ended, self.retry)
-        return with_trials((group, [one for one in group.trials if one.name not in self.tried]) for group in found)
+        groups = without_results(share, ended, self.retry)
+        return with_trials(
+            (group, [trial for trial in group.trials if trial.name not in self.tried]) for group in groups
+        )
 
     def lease_of(self, group: ProgramGroup) -> str:
         """The name of this process's lease on a group, or on its share of the group's trials."""
-        own = next(one for one in self.share if one.name == group.name)
-        if len(own.trials) == own.size:
+        share = next(candidate for candidate in self.share if candidate.name == group.name)
+        if len(share.trials) == share.size:
             return group.name
-        names = "\n".join(sorted(trial.name for trial in own.trials))
+        names = "\n".join(sorted(trial.name for trial in share.trials))
         return f"{group.name}.{hashlib.blake2b(names.encode(), digest_size=6).hexdigest()}"
 
     def take(self, group: ProgramGroup) -> ProgramGroup | None:
@@ -188,12 +190,12 @@ class _Worker:
             return None
         refresh(self.store.groups)  # rows of another machine's process, which had the lease before
         ours = with_trials([(group, [trial for trial in group.trials if trial.name in names])])
-        found = self.todo(ours, self.store.rows(group.name))
-        if not found:
+        remaining = self.todo(ours, self.store.rows(group.name))
+        if not remaining:
             self.leases.release(lease)
             return None
-        self.left[group.name] = len(found[0].trials)
-        return found[0]
+        self.left[group.name] = len(remaining[0].trials)
+        return remaining[0]
 
     def work(self, execution: Execution, keep: Keep | None, alone: bool, stop: bool) -> Iterator[Event]:
         """Train the trials that no other process holds, in rounds, until every trial has its row."""
@@ -207,7 +209,7 @@ class _Worker:
             with contextlib.closing(execute(todo, execution, self.take, keep)) as events:
                 for event in events:
                     if isinstance(event, Finished):
-                        event = self.finished(event)
+                        event = self.write_finished(event)
                     yield event
                     if stop and isinstance(event, Finished) and event.row.status == "failed":
                         yield Message("stopped after the first run that failed (--on-error stop)")
@@ -231,7 +233,7 @@ class _Worker:
                 self.reported.add(name)
                 yield Message(f"{self.store.root / name} is damaged ({what}): the runs that it held are trained again")
 
-    def finished(self, event: Finished) -> Finished:
+    def write_finished(self, event: Finished) -> Finished:
         """Write a row to disk; after the last row of a group, merge the group's files and release its lease."""
         fingerprint = self.fingerprints[event.row.trial]
         row = dataclasses.replace(event.row, fingerprint=fingerprint, declaration=self.declaration)
@@ -246,26 +248,26 @@ class _Worker:
     def merge(self, group: str) -> None:
         """Merge the files of a group, unless another process holds a lease on it."""
         with self.store.locked(LOCK_PATIENCE):
-            if not self.leases.others(group):
+            if not self.leases.of_others(group):
                 self.store.finish(group)
 
     def settle(self) -> None:
         """Merge files that earlier launches left, and remove partial runs that are complete."""
-        self.leases.others()  # removes the leases of processes that have ended
-        for group in self.store.unmerged():
+        self.leases.of_others()  # removes the leases of processes that have ended
+        for group in self.store.unmerged_groups():
             self.merge(group)
-        partial_runs.remove_of(self.store, [group for group in self.share if not self.leases.others(group.name)])
+        partial_runs.remove_of(self.store, [group for group in self.share if not self.leases.of_others(group.name)])
 
     def is_free(self, group: ProgramGroup) -> bool:
         """True if some trial of a group can be taken."""
-        held = self.leases.held(self.lease_of(group))
+        held = self.leases.trials_of_others(self.lease_of(group))
         return held is not None and any(trial.name not in held for trial in group.trials)
 
     def holders(self, group: ProgramGroup) -> list[str]:
         """Describe who holds a group."""
         return [
             f"{group.name} by process {lease.get('pid', '?')} on {lease.get('host', '?')}"
-            for lease in self.leases.others(group.name)
+            for lease in self.leases.of_others(group.name)
         ]
 
 
@@ -278,20 +280,20 @@ def derive_numbers(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
     Raises:
       UserError: a claim is about a number that is not derived; or `derive` fails, or returns no numbers.
     """
-    found = []
+    derived = []
     for seed in study.seeds:
         trials = {arm.name: Trial(arm, seed).name for arm in study.arms()}
-        own = {arm: rows[trial] for arm, trial in trials.items() if trial in rows}
-        if study.derive is None or len(own) < len(trials):
+        by_arm = {arm: rows[trial] for arm, trial in trials.items() if trial in rows}
+        if study.derive is None or len(by_arm) < len(trials):
             continue
-        if all(is_finished(row) and row.status != "stopped" for row in own.values()):
-            counted_rows = {arm: CountedRow.of(row) for arm, row in own.items()}
+        if all(is_finished(row) and row.status != "stopped" for row in by_arm.values()):
+            counted_rows = {arm: CountedRow.of(row) for arm, row in by_arm.items()}
             where = f"at seed {seed}"
             with calling("derive", where):
-                given = study.derive(counted_rows)
-            values = numbers("derive", given, where)
+                returned = study.derive(counted_rows)
+            values = numbers("derive", returned, where)
             check_quantities([claim for claim in study.claims if isinstance(claim, Claim)], values)
             if any(row.metrics.unscored for row in counted_rows.values()):
                 values = dict.fromkeys(values, math.nan)
-            found.append({"seed": seed, "seconds": 0.0, "values": values})
-    return found
+            derived.append({"seed": seed, "seconds": 0.0, "values": values})
+    return derived

@@ -47,29 +47,31 @@ class Progress:
     """Losses of each chunk, [runs, steps of the chunk]."""
     seconds: float = 0.0
 
-    def packed(self) -> dict[str, PyTree]:
+    def pack(self) -> dict[str, PyTree]:
         """All of it as one tree of arrays."""
         losses = np.concatenate([np.zeros((self.size, 0), np.float32), *self.losses], axis=1)
         history = {
-            "evaluations": _stacked(self.evaluations),
-            "diagnostics": _stacked(self.diagnostics),
+            "evaluations": _stack(self.evaluations),
+            "diagnostics": _stack(self.diagnostics),
             "losses": losses,
         }
         return {"states": self.states, "history": history, "seconds": np.float64(self.seconds)}
 
     def shapes(self, step: int, interval: int) -> dict[str, PyTree]:
-        """The tree that `packed` gives for the same runs after `step` steps."""
-        packed, count = dataclasses.replace(self, losses=[]).packed(), 1 + step // interval
+        """The tree that `pack` gives for the same runs after `step` steps."""
+        packed, count = dataclasses.replace(self, losses=[]).pack(), 1 + step // interval
         seen = {name: _at(packed["history"][name], 0) for name in ("evaluations", "diagnostics")}
         grown = jax.tree.map(lambda first: np.zeros((count, *first.shape), first.dtype), seen)
         return packed | {"history": grown | {"losses": np.zeros((self.size, step), np.float32)}}
 
     @classmethod
-    def unpacked(cls, tree: dict[str, PyTree]) -> Self:
-        """The inverse of `packed`."""
+    def unpack(cls, tree: dict[str, PyTree]) -> Self:
+        """The inverse of `pack`."""
         history, count = tree["history"], len(jax.tree.leaves(tree["history"]["evaluations"])[0])
-        evaluations, own = ([_at(history[name], i) for i in range(count)] for name in ("evaluations", "diagnostics"))
-        return cls(tree["states"], evaluations, own, [history["losses"]], float(tree["seconds"]))
+        evaluations, diagnostics = (
+            [_at(history[name], i) for i in range(count)] for name in ("evaluations", "diagnostics")
+        )
+        return cls(tree["states"], evaluations, diagnostics, [history["losses"]], float(tree["seconds"]))
 
     @property
     def size(self) -> int:
@@ -77,7 +79,7 @@ class Progress:
         return len(self.states.step)
 
 
-def _stacked(trees: Sequence[PyTree]) -> PyTree:
+def _stack(trees: Sequence[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(list(trees)))
 
 
@@ -127,9 +129,9 @@ class PartialRun:
             except UserError as error:
                 self._say(f"not resumed from step {step}: {error}")
                 continue
-            others = f" and {len(self._trials) - 1} more" if len(self._trials) > 1 else ""
-            self._notify(f"{self._trials[0].name}{others}: resumed from step {step}")
-            return step, Progress.unpacked(tree)
+            more = f" and {len(self._trials) - 1} more" if len(self._trials) > 1 else ""
+            self._notify(f"{self._trials[0].name}{more}: resumed from step {step}")
+            return step, Progress.unpack(tree)
         return 0, initial
 
     def maybe_save(self, step: int, progress: Progress) -> None:
@@ -159,7 +161,7 @@ class PartialRun:
             return
         self._saved = time.monotonic()
         try:
-            self._checkpoints.save(step, progress.packed())
+            self._checkpoints.save(step, progress.pack())
         except UserError as error:  # another process took the runs over, and has trained further
             self._say(f"not saved: {error}")
 
@@ -176,9 +178,9 @@ def remove_of(store: Store, groups: Iterable[ProgramGroup]) -> None:
     """Remove the partial runs of groups whose trials all have results."""
     if not store.unfinished.exists():
         return
-    rows = Counter(row.group for row in store.rows().values())
+    counts = Counter(row.group for row in store.rows().values())
     for group in groups:
-        if rows[group.name] >= group.size:
+        if counts[group.name] >= group.size:
             shutil.rmtree(store.unfinished / group.name, ignore_errors=True)
     with contextlib.suppress(OSError):
         store.unfinished.rmdir()

@@ -36,8 +36,8 @@ def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse
             began = time.perf_counter()
             where = f"at seed {seed}"
             with calling("measure", where):
-                given = probe.measure(seed)
-            values = numbers("measure", given, where)
+                returned = probe.measure(seed)
+            values = numbers("measure", returned, where)
             check_quantities(probe.claims, values)
             seconds = time.perf_counter() - began
             identity = {"measured_by": declaration.measured_by, "declaration": declaration.declaration}

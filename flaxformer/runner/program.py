@@ -80,12 +80,12 @@ class Program:
         if self.group.example.init is None:
             return None
         declared = self.group.initial_weights
-        own = self._fill([initial_weights.read(trial.run, declared.get(trial.name)) for trial in trials])
-        return self.device_group.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *own))
+        weights = self._fill([initial_weights.read(trial.run, declared.get(trial.name)) for trial in trials])
+        return self.device_group.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *weights))
 
-    def _fill(self, own: list[T]) -> list[T]:
+    def _fill(self, batch: list[T]) -> list[T]:
         """The items of a batch, with the last repeated in a short one."""
-        return own + own[-1:] * (self.stack_size - len(own))
+        return batch + batch[-1:] * (self.stack_size - len(batch))
 
     def train(
         self,
@@ -133,8 +133,8 @@ class Program:
 
     def _evaluate(self, states: TrainState, runs: Run) -> dict[str, Array]:
         """The metrics of an evaluation; the standard errors are kept aside for the last one."""
-        found, self._errors = self.compiled.evaluate_with_errors(states, runs)
-        return found
+        metrics, self._errors = self.compiled.evaluate_with_errors(states, runs)
+        return metrics
 
     def _final_scores(self, states: TrainState, runs: Run) -> dict[str, Array]:
         """The scores of the test sets, and the standard errors of the last evaluation over the examples.

@@ -65,6 +65,6 @@ def without_results(
     return with_trials((group, [trial for trial in group.trials if is_missing(trial.name)]) for group in share)
 
 
-def with_trials(found: Iterable[tuple[ProgramGroup, Sequence[Trial]]]) -> list[ProgramGroup]:
+def with_trials(pairs: Iterable[tuple[ProgramGroup, Sequence[Trial]]]) -> list[ProgramGroup]:
     """Each group with these of its trials; groups without any are left out."""
-    return [dataclasses.replace(group, trials=tuple(trials)) for group, trials in found if trials]
+    return [dataclasses.replace(group, trials=tuple(trials)) for group, trials in pairs if trials]

@@ -59,7 +59,7 @@ def finished_rows(
             metrics=_at(evaluations[-1], i)
             | _at(final, i)
             | {f"initial_{name}": x for name, x in _at(evaluations[0], i).items()},
-            curves=_curves([_at(one, i) for one in evaluations])
+            curves=_curves([_at(evaluation, i) for evaluation in evaluations])
             | {"train_loss": [float(loss) for chunk in progress.losses for loss in chunk[i]]}
             | _diagnostics_curves(diagnostics, i),
         )
@@ -74,12 +74,15 @@ def _at(metrics: Mapping[str, Array], i: int) -> dict[str, float]:
 
 
 def _curves(evaluations: Sequence[Mapping[str, float]], prefix: str = "") -> dict[str, list[float]]:
-    return {f"{prefix}{name}": [one[name] for one in evaluations] for name in evaluations[0]} if evaluations else {}
+    names = evaluations[0] if evaluations else ()
+    return {f"{prefix}{name}": [evaluation[name] for evaluation in evaluations] for name in names}
 
 
 def _diagnostics_curves(diagnostics: Sequence[Diagnostics | None], i: int) -> dict[str, list[float]]:
-    own = [summary(jax.tree.map(operator.itemgetter(i), one)) for one in diagnostics if one is not None]
-    return _curves([{name: float(value) for name, value in one.items()} for one in own], DIAGNOSTICS)
+    summaries = [
+        summary(jax.tree.map(operator.itemgetter(i), stacked)) for stacked in diagnostics if stacked is not None
+    ]
+    return _curves([{name: float(value) for name, value in numbers.items()} for numbers in summaries], DIAGNOSTICS)
 
 
 def failed_row(group: ProgramGroup, trial: Trial, error: BaseException) -> Row:

@@ -21,7 +21,7 @@ def rung_differences(root: Path, study: Study, again: Mapping[str, Row]) -> dict
       study: the study.
       again: the rows of the trials that were trained again, at least to the rungs at which they were compared.
     """
-    found = {}
+    by_trial = {}
     for until in steps_of_rungs(study) if study.halving else ():
         rows = Store(root / RUNGS / str(until)).rows()
         for trial in study.trials():
@@ -29,16 +29,16 @@ def rung_differences(root: Path, study: Study, again: Mapping[str, Row]) -> dict
             if stored is None or whole is None or not _are_comparable(stored, whole):
                 continue
             if what := _at_rung(stored, whole, until, trial.run.training.interval):
-                found[f"{trial.name} at step {until}"] = what
-    return found
+                by_trial[f"{trial.name} at step {until}"] = what
+    return by_trial
 
 
-def _are_comparable(one: Row, other: Row) -> bool:
+def _are_comparable(stored: Row, whole: Row) -> bool:
     """True if two finished rows were trained in stacks of one size by chunks of one length: they have the same bits."""
     return (
-        is_finished(one)
-        and is_finished(other)
-        and (one.group_size, one.chunk_steps) == (other.group_size, other.chunk_steps)
+        is_finished(stored)
+        and is_finished(whole)
+        and (stored.group_size, stored.chunk_steps) == (whole.group_size, whole.chunk_steps)
     )
 
 
@@ -68,9 +68,9 @@ def halving_differences(root: Path, plan: StudyPlan, rows: Mapping[str, Row]) ->
       plan: the study.
       rows: the rows of the study by trial, without those of another recipe.
     """
-    study, found = plan.study, dict[str, str]()
+    study, by_trial = plan.study, dict[str, str]()
     if study.halving is None:
-        return found
+        return by_trial
     left = programs(plan)
     for until in steps_of_rungs(study):
         at_rung = Store(root / RUNGS / str(until)).rows()
@@ -78,24 +78,24 @@ def halving_differences(root: Path, plan: StudyPlan, rows: Mapping[str, Row]) ->
             if not arms or arms[0].run.training.steps <= until:
                 continue
             if any(Trial(arm, seed).name not in at_rung for arm in arms for seed in study.seeds):
-                return found
+                return by_trial
             left[program] = survivors(study, arms, at_rung)
             for arm in arms:
                 expected = None if arm in left[program] else until
-                found |= _wrongly_stopped(study, arm, rows, expected, until)
-    return found
+                by_trial |= _wrongly_stopped(study, arm, rows, expected, until)
+    return by_trial
 
 
 def _wrongly_stopped(
     study: Study, arm: Arm, rows: Mapping[str, Row], expected: int | None, until: int
 ) -> dict[str, str]:
     """The trials of an arm that stop at a rung although it goes on, or that do not stop where it ends."""
-    found = {}
+    by_trial = {}
     for name in (Trial(arm, seed).name for seed in study.seeds):
         row = rows.get(name)
         if row is not None and is_finished(row) and (row.stopped_at == until) != (expected == until):
             verb = "goes on" if expected is None else "ends"
-            found[f"{name} after step {until}"] = (
+            by_trial[f"{name} after step {until}"] = (
                 f"stopped_at {row.stopped_at}; by the results at the rung, its arm {verb}"
             )
-    return found
+    return by_trial

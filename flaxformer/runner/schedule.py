@@ -40,12 +40,12 @@ class Scheduler:
         size = self._runs_together(group)
         return [group.trials[i : i + size] for i in range(0, len(group.trials), size)]
 
-    def take(self, device_group: DeviceGroup, own: str | None) -> tuple[ProgramGroup, tuple[Trial, ...]] | None:
-        """Return the next batch for a device group that has compiled group `own`: of that or the most urgent group."""
+    def take(self, device_group: DeviceGroup, compiled: str | None) -> tuple[ProgramGroup, tuple[Trial, ...]] | None:
+        """Return the next batch for a device group: of the group that it has compiled, or of the most urgent group."""
         with self._lock:
             while True:
-                if own is not None and self._left[own]:
-                    name = own
+                if compiled is not None and self._left[compiled]:
+                    name = compiled
                 else:
                     waiting = [name for name, left in self._left.items() if left and self._worth_joining(name)]
                     if not waiting:

@@ -145,8 +145,8 @@ def _rungs(
 
 def _is_complete(stage: Study, rows: Mapping[str, Row], stop_on_error: bool) -> bool:
     """True if every run of a stage has a row, and none failed if that is to end the training."""
-    found = [rows.get(trial.name) for trial in stage.trials()]
-    return all(row is not None and not (stop_on_error and row.status == "failed") for row in found)
+    stage_rows = [rows.get(trial.name) for trial in stage.trials()]
+    return all(row is not None and not (stop_on_error and row.status == "failed") for row in stage_rows)
 
 
 def programs(plan: StudyPlan) -> dict[str, list[Arm]]:
@@ -195,14 +195,14 @@ def _record_stopped(
     declaration: str,
 ) -> None:
     """Write the results of stopped arms as rows of the study; a failed run stays one."""
-    found = [rows[Trial(arm, seed).name] for arm in stopped for seed in study.seeds]
-    found = [dataclasses.replace(row, fingerprint=fingerprints[row.trial], declaration=declaration) for row in found]
-    found = [
-        row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=until) for row in found
+    ended = [rows[Trial(arm, seed).name] for arm in stopped for seed in study.seeds]
+    ended = [dataclasses.replace(row, fingerprint=fingerprints[row.trial], declaration=declaration) for row in ended]
+    ended = [
+        row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=until) for row in ended
     ]
-    if found:
+    if ended:
         with store.locked(LOCK_PATIENCE):
-            records.write_table(store.groups / f"stopped-{until}.parquet", found)
+            records.write_table(store.groups / f"stopped-{until}.parquet", ended)
 
 
 def describe_stages(plan: StudyPlan, execution: Execution) -> Iterator[str]:
@@ -234,11 +234,11 @@ def remaining_work(
     study, search, store = plan.study, plan.search, store_of(plan.study, execution)
     todo = missing(plan, store, only, retry_failed)
     if study.halving is None or not todo:
-        parts = [(len(group.trials), group.steps) for group in todo]
+        work = [(len(group.trials), group.steps) for group in todo]
         if search is not None:
             later = max(0, search.rounds - max(1, len(read_rounds(search, store))))
-            parts.append((later * search.samples * len(study.seeds), study.baseline.training.steps))
-        return sum(n for n, _ in parts), sum(n * length for n, length in parts)
+            work.append((later * search.samples * len(study.seeds), study.baseline.training.steps))
+        return sum(n for n, _ in work), sum(n * length for n, length in work)
     runs = steps = 0
     left = {name: len(arms) for name, arms in programs(plan).items()}
     lengths = {name: arms[0].run.training.steps for name, arms in programs(plan).items()}

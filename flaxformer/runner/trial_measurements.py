@@ -78,7 +78,7 @@ def measure_trials(
     rows = store.rows()
     trials = [trial for trial in study.trials if is_finished(rows.get(trial.trial))]
     steps = {trial.trial: _step(store, trial.trial, step) for trial in trials}
-    lacking = [name for name, found in steps.items() if found is None]
+    lacking = [name for name, kept_step in steps.items() if kept_step is None]
     if len(lacking) == len(trials):
         asked = "" if step is None else f" at step {step}"
         raise UserError(f"{store.root} has no kept weights{asked}; expected a study that was run with --keep")
@@ -86,15 +86,15 @@ def measure_trials(
     name, time_now = f"{file.name}: {function.__name__}", datetime.datetime.now(datetime.UTC)
     read_by = store.root / read_records.FOLDER / files.digest_of(name.encode())
     with files.lock_folder(store.root / WEIGHTS, "measuring"), contextlib.ExitStack() as held:
-        launches, found = trial_measurements.read(store)
+        launches, measurements = trial_measurements.read(store)
         identity = _identity(name, code, launches, read_records.changed_reads(read_by, file), time_now.isoformat())
         time = time_now.isoformat(timespec="seconds")
         launch = MeasuringLaunch(function=name, measured_by=identity, code=code, step=step, time=time)
         read_records.accept(read_by, file)
         held.enter_context(read_records.recording(read_by, file))
-        if launch.key not in {one.key for one in launches}:
+        if launch.key not in {earlier.key for earlier in launches}:
             trial_measurements.append(store, launch)
-        done = {(one.trial, one.fingerprint, one.weights) for one in found if one.key == launch.key}
+        done = {(entry.trial, entry.fingerprint, entry.weights) for entry in measurements if entry.key == launch.key}
         taken = _taken_columns(store, study, rows, name)
         for trial in trials:
             at = steps[trial.trial]
@@ -102,9 +102,9 @@ def measure_trials(
                 continue
             weights = _digest(weights_folder(store.root, trial.trial), at)
             if (trial.trial, trial.fingerprint, weights) not in done:
-                one = _measure(store, function, launch, trial, at, weights, taken, trust_code)
-                trial_measurements.append(store, one)
-                yield one
+                measurement = _measure(store, function, launch, trial, at, weights, taken, trust_code)
+                trial_measurements.append(store, measurement)
+                yield measurement
     if lacking:
         yield WithoutWeights(lacking)
 
@@ -120,7 +120,7 @@ def _identity(
     """
     if changed:
         return measured_by({**code, **dict.fromkeys(changed, time_now)})
-    last = next((one for one in launches if one.function == name), None)
+    last = next((launch for launch in launches if launch.function == name), None)
     return last.measured_by if last is not None and last.code == code else measured_by(code)
 
 
@@ -142,8 +142,8 @@ def _measure(
     arm = ",".join(f"{axis}={level}" for axis, level in trial.labels.items())
     where = f"for {f'arm {arm}' if arm else 'the baseline'} at seed {trial.seed}"
     with calling(function.__name__, where):
-        given = function(*arguments)
-    values = numbers(function.__name__, given, where)
+        returned = function(*arguments)
+    values = numbers(function.__name__, returned, where)
     for column in values:
         if column in taken or is_reserved(column):
             owner = taken.get(column, "the results")
@@ -162,14 +162,16 @@ def _measure(
     )
 
 
-def _taken_columns(store: Store, study: Declaration, rows: Mapping[str, Mapping[str, Any]], own: str) -> dict[str, str]:
+def _taken_columns(
+    store: Store, study: Declaration, rows: Mapping[str, Mapping[str, Any]], function_name: str
+) -> dict[str, str]:
     """The columns of the results, and of other functions' measurements, with their owners."""
-    found = dict.fromkeys((axis.name for axis in study.axes), "the axes")
-    found |= dict.fromkeys((name for row in rows.values() for name in row), "the results")
+    owners = dict.fromkeys((axis.name for axis in study.axes), "the axes")
+    owners |= dict.fromkeys((name for row in rows.values() for name in row), "the results")
     for function, trials in trial_measurements.current(store, study).items():
-        if function != own:
-            found |= dict.fromkeys((name for one in trials.values() for name in one.values), function)
-    return found
+        if function != function_name:
+            owners |= dict.fromkeys((name for measurement in trials.values() for name in measurement.values), function)
+    return owners
 
 
 def _step(store: Store, trial: str, step: int | None) -> int | None:

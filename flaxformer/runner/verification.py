@@ -31,7 +31,7 @@ NUMBERS = (
     *("seed", "diverged_at", "parameters", "active_parameters", "parameters_without_embeddings"),
     *("flops_per_step", "flops", "training_tokens"),
 )
-"""Fixed columns of a row that its recipe determines; those of time, memory and device are not among them."""
+"""Fixed columns of a row that its recipe determines; columns of time, memory and device are not among them."""
 MOST_NAMED = 4
 """Largest number of differing columns that are named."""
 
@@ -127,7 +127,7 @@ def train_again(
       rows: the rows of the trials to train.
       executions: the settings of the first training, but for those that the rows hold; at least one.
     """
-    outcome = Outcome({row.trial: reason for row in rows if (reason := _impossible(plan.study, row))})
+    outcome = Outcome({row.trial: reason for row in rows if (reason := _reason_against(plan.study, row))})
     left = [row for row in rows if row.trial not in outcome.different]
     for number, execution in enumerate(executions):
         kind, different = _device_kind_of(execution), []
@@ -142,8 +142,8 @@ def train_again(
                     different.append(stored)
                     is_same_stack = event.row.group_size in (None, stored.group_size or 1)
                     reason = f"{stored.group_size} runs together, as before, do not fit the memory"
-                    own = outcome.different if is_same_stack else outcome.not_verified
-                    own[stored.trial] = what if is_same_stack else reason
+                    by_trial = outcome.different if is_same_stack else outcome.not_verified
+                    by_trial[stored.trial] = what if is_same_stack else reason
             if number == 0:
                 yield event
         equal = {row.trial for row in suited} - {row.trial for row in different}
@@ -151,7 +151,7 @@ def train_again(
     return outcome
 
 
-def _impossible(study: Study, row: Row) -> str:
+def _reason_against(study: Study, row: Row) -> str:
     """Return a property of a row that no training of its study gives, in words; empty for a row that one can give."""
     run = next(trial.run for trial in study.trials() if trial.name == row.trial)
     rungs = study.halving.rungs(run.training.steps) if study.halving else []
@@ -171,22 +171,22 @@ def _train(plan: StudyPlan, rows: Sequence[Row], execution: Execution) -> Iterat
     for row in rows:
         by_setting[row.group_size or 1, row.chunk_steps or execution.chunk_steps, row.stopped_at].append(row)
     fields = {field.name: getattr(execution, field.name) for field in dataclasses.fields(Execution)}
-    for (group_size, chunk_steps, until), own in by_setting.items():
-        has_diagnostics = any(name.startswith(DIAGNOSTICS) for row in own for name in row.curves)
+    for (group_size, chunk_steps, until), setting_rows in by_setting.items():
+        has_diagnostics = any(name.startswith(DIAGNOSTICS) for row in setting_rows for name in row.curves)
         settings = {"group_size": group_size, "chunk_steps": chunk_steps, "diagnostics": has_diagnostics}
-        names = {row.trial: row for row in own}
+        names = {row.trial: row for row in setting_rows}
         yield from execute(_programs(plan, names, until), SameStack(**fields | settings | {"exact": False}))
 
 
 def _programs(plan: StudyPlan, rows: Mapping[str, Row], until: int | None) -> list[ProgramGroup]:
     """The programs of a study with these trials alone, to the step at which a halving stopped them."""
     initial = plan.declaration.initial_weights
-    found = []
+    groups = []
     for group in plan.groups:
         trials = [Trial(trial.arm, trial.seed, until) for trial in group.trials if trial.name in rows]
         if trials:
-            found.append(dataclasses.replace(group, trials=tuple(trials), initial_weights=initial))
-    return found
+            groups.append(dataclasses.replace(group, trials=tuple(trials), initial_weights=initial))
+    return groups
 
 
 def differences(stored: Row, again: Row) -> str:
@@ -204,7 +204,7 @@ def differences(stored: Row, again: Row) -> str:
     pairs |= {name: (stored.metrics.get(name), again.metrics.get(name)) for name in sorted(numbers)}
     curves = again.curves.keys() | stored.curves.keys()
     pairs |= {f"{name} curve": (stored.curves.get(name), again.curves.get(name)) for name in sorted(curves)}
-    wrong = [f"{name} {_shown(a)}, again {_shown(b)}" for name, (a, b) in pairs.items() if _bits(a) != _bits(b)]
+    wrong = [f"{name} {_describe(a)}, again {_describe(b)}" for name, (a, b) in pairs.items() if _bits(a) != _bits(b)]
     more = [f"and {len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
     device = (
         f" (trained on {stored.device}, again on {again.device})" if wrong and stored.device != again.device else ""
@@ -215,15 +215,15 @@ def differences(stored: Row, again: Row) -> str:
 def _bits(value: object) -> object:
     """A value that equals another one only if all bits do; but every NaN is the same, whose bits no file keeps."""
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_bits(one) for one in value]
+        return [_bits(element) for element in value]
     if not isinstance(value, int | float):
         return value
     return "NaN" if math.isnan(value) else struct.pack("<d", value)
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"{len(value)} numbers that end in {_shown(value[-1])}" if value else "no numbers"
+        return f"{len(value)} numbers that end in {_describe(value[-1])}" if value else "no numbers"
     return "absent" if value is None else repr(value)
 
 
@@ -232,10 +232,12 @@ def derived_differences(store: Store, plan: StudyPlan, rows: Mapping[str, Row]) 
     study, measured_by = plan.study, plan.declaration.measured_by
     stored = {row["seed"]: row["values"] for row in store.measured_by([measured_by])}
     again = {row["seed"]: row["values"] for row in derive_numbers(study, rows)} if study.derive is not None else {}
-    found = {}
+    by_seed = {}
     for seed in stored.keys() & again.keys() if study.derive is not None else ():
         names = [name for name in again[seed] if _bits(again[seed][name]) != _bits(stored[seed].get(name))]
         if names:
             name = names[0]
-            found[f"derived numbers at seed {seed}"] = f"{name} {stored[seed].get(name)!r}, again {again[seed][name]!r}"
-    return found
+            by_seed[f"derived numbers at seed {seed}"] = (
+                f"{name} {stored[seed].get(name)!r}, again {again[seed][name]!r}"
+            )
+    return by_seed

@@ -1,4 +1,4 @@
-"""Rule of numbers that are not finite, wherever scores are read: NaN and ±∞ are no score, and their seeds are named.
+"""Rule of numbers that are not finite, wherever scores are read: NaN and ±∞ are not scores, and their seeds are named.
 
 Such a number is never replaced, averaged, ranked or chosen. The one replacement is that of `study.divergence`: a run
 that diverged in training counts with its metric before training.
@@ -47,15 +47,15 @@ class WithoutValue:
         )
 
 
-def join_arms(found: Sequence[WithoutValue]) -> list[WithoutValue]:
+def join_arms(gaps: Sequence[WithoutValue]) -> list[WithoutValue]:
     """Return the seeds of each name in any arm, without the arms."""
-    names = {one.name: one.declared for one in found}
-    seeds = {name: {seed for one in found if one.name == name for seed in one.seeds} for name in names}
+    names = {gap.name: gap.declared for gap in gaps}
+    seeds = {name: {seed for gap in gaps if gap.name == name for seed in gap.seeds} for name in names}
     return [WithoutValue(name, tuple(sorted(seeds[name])), declared) for name, declared in names.items() if seeds[name]]
 
 
-def describe_left_out(found: Sequence[WithoutValue]) -> list[str]:
+def describe_left_out(gaps: Sequence[WithoutValue]) -> list[str]:
     """Return a sentence on each number that is not finite at some seeds, and how many more there are."""
-    more = len(found) - MOST_LISTED
-    rest = [f"{count_of(more, 'other number')} {'is' if more == 1 else 'are'} not finite at some seeds."]
-    return [f"{one.sentence}; they are left out." for one in found[:MOST_LISTED]] + (rest if more > 0 else [])
+    more = len(gaps) - MOST_LISTED
+    last_sentence = [f"{count_of(more, 'other number')} {'is' if more == 1 else 'are'} not finite at some seeds."]
+    return [f"{gap.sentence}; they are left out." for gap in gaps[:MOST_LISTED]] + (last_sentence if more > 0 else [])

@@ -63,21 +63,21 @@ def fit(x: Vector, y: Vector, losses: Vector, loss: LawLoss = "huber", delta: fl
       loss: what is minimised.
       delta: δ of Huber's loss.
     """
-    found = []
+    candidates = []
     for alpha, beta in itertools.product(STARTS, STARTS):
         design = np.column_stack([np.ones_like(x), -basis(x, alpha)[0], -basis(y, beta)[0]])
         p, q, r = np.linalg.lstsq(design, losses, rcond=None)[0]
-        found.append((float(((losses - design @ (p, q, r)) ** 2).sum()), p, q, alpha, r, beta))
+        candidates.append((float(((losses - design @ (p, q, r)) ** 2).sum()), p, q, alpha, r, beta))
     law = law_at(x, y)
 
     def residuals(theta: Vector) -> tuple[Vector, Matrix]:
         values, jacobian = law(theta)
         return values - losses, jacobian
 
-    best = minimise(residuals, np.array(min(found)[1:]), most=200)
+    best = minimise(residuals, np.array(min(candidates)[1:]), most=200)
     if loss == "squares":
         return best
-    starts = np.array([best, *(own[1:] for own in sorted(found)[:MOST_STARTS])])
+    starts = np.array([best, *(candidate[1:] for candidate in sorted(candidates)[:MOST_STARTS])])
     thetas, sums = refit(x, y, losses, starts, loss, delta)
     return thetas[np.argmin(sums)]
 

@@ -130,30 +130,30 @@ def judge_differences(many: Sequence[Sequence[float]], by: float = 0.0, exact: b
     sizes: dict[int, list[int]] = {}
     for place, differences in enumerate(many):
         sizes.setdefault(len(differences), []).append(place)
-    found: dict[int, Judgement] = {}
+    judgements: dict[int, Judgement] = {}
     for n, places in sizes.items():
         together = max(1, MOST_TOGETHER // max(n, 1))
         for begin in range(0, len(places), together):
-            part = places[begin : begin + together]
-            x = np.array([many[place] for place in part], float).reshape(len(part), n)
-            found |= zip(part, _judge_differences(x, by, exact), strict=True)
-    return [found[place] for place in range(len(many))]
+            chunk = places[begin : begin + together]
+            x = np.array([many[place] for place in chunk], float).reshape(len(chunk), n)
+            judgements |= zip(chunk, _judge_differences(x, by, exact), strict=True)
+    return [judgements[place] for place in range(len(many))]
 
 
 def _judge_differences(x: np.ndarray, by: float, exact: bool) -> list[Judgement]:
     """The judgements of differences [claims, seeds]."""
-    effects, holding = _tested(x, "difference", exact), (x > by).sum(-1)
-    if exact and effects and all(one.sd == 0 for one in effects):
-        return [_exact_judgement(one, int(n)) for one, n in zip(effects, holding, strict=True)]
+    effects, holding = _tested_estimates(x, "difference", exact), (x > by).sum(-1)
+    if exact and effects and all(effect.sd == 0 for effect in effects):
+        return [_exact_judgement(effect, int(n)) for effect, n in zip(effects, holding, strict=True)]
     if exact and len(x) > 1:
-        return [_judge_differences(own[None], by, exact)[0] for own in x]
+        return [_judge_differences(differences[None], by, exact)[0] for differences in x]
     if x.shape[-1] < 2:
         no = np.zeros(len(x), bool)
         return _judgements(x, effects, "difference", by, no + 1.0, no + 1.0, holding, (no, ~no))
     above, below = paired_tests.p_above(x, by), paired_tests.p_below(x, by)
     is_towards = above < below
     is_confirmed = paired_tests.is_above(np.where(is_towards, 1.0, -1.0)[:, None] * (x - by), 0.0)
-    t = np.array([_t(one, by) for one in effects])
+    t = np.array([_t(effect, by) for effect in effects])
     plain = 2 * special.stdtr(x.shape[-1] - 1, -np.abs(t))
     p = np.minimum(1.0, 2 * np.minimum(above, below))
     return _judgements(x, effects, "difference", by, p, plain, holding, (is_towards, is_confirmed))
@@ -165,12 +165,12 @@ def judge_equivalence(differences: Sequence[float], within: float, exact: bool =
     The p-value is the smaller of that of the TOST and that of the two-sided test that the mean is outside.
     """
     x = np.array(differences, float).reshape(1, -1)
-    [effect], holding = _tested(x, "equality", exact), (np.abs(x) < within).sum(-1)
+    [effect], holding = _tested_estimates(x, "equality", exact), (np.abs(x) < within).sum(-1)
     if exact and effect.sd == 0:
         return _exact_judgement(effect, int(holding[0]), "equality")
     if effect.n < 2:
-        one, no = np.ones(1), np.zeros(1, bool)
-        return _judgements(x, [effect], "equality", 0.0, one, one, holding, (no, ~no))[0]
+        largest_p, no = np.ones(1), np.zeros(1, bool)
+        return _judgements(x, [effect], "equality", 0.0, largest_p, largest_p, holding, (no, ~no))[0]
     above, below = paired_tests.p_above, paired_tests.p_below
     inside = np.maximum(above(x, -within, "equality"), below(x, within, "equality"))
     outside = np.minimum(1.0, 2 * np.minimum(above(x, within), below(x, -within)))
@@ -186,14 +186,14 @@ def judge_equivalence(differences: Sequence[float], within: float, exact: bool =
     return _judgements(x, [effect], "equality", 0.0, p, plain, holding, sides)[0]
 
 
-def _tested(x: np.ndarray, kind: Kind, exact: bool) -> list[Estimate]:
+def _tested_estimates(x: np.ndarray, kind: Kind, exact: bool) -> list[Estimate]:
     """The mean of each row with the interval that is tested."""
-    found = [estimate(own, exact=exact) for own in x]
+    estimates = [estimate(row, exact=exact) for row in x]
     if x.shape[-1] < 2:
-        return found
+        return estimates
     level = LEVEL if kind == "difference" else 2 * LEVEL
     lows, highs = (ends.tolist() for ends in paired_tests.interval(x, level, kind))
-    return [dataclasses.replace(one, low=a, high=b) for one, a, b in zip(found, lows, highs, strict=True)]
+    return [dataclasses.replace(effect, low=a, high=b) for effect, a, b in zip(estimates, lows, highs, strict=True)]
 
 
 def _judgements(
@@ -221,7 +221,7 @@ def _judgements(
         "outlier": is_decidable & paired_tests.has_outlier(x),
         "withheld by signs": is_decidable & (p < LEVEL) & ~is_confirmed,
     }
-    detectable = [detectable_effect(one, kind=kind) for one in effects]
+    detectable = [detectable_effect(effect, kind=kind) for effect in effects]
     return [
         Judgement(
             effects[i],
@@ -235,7 +235,7 @@ def _judgements(
             effective=int(effective[i]),
             distinct=int(distinct[i]),
             is_confirmed=bool(is_confirmed[i]),
-            qualifications=tuple(name for name, own in holds.items() if own[i]),
+            qualifications=tuple(name for name, applies in holds.items() if applies[i]),
         )
         for i in range(len(x))
     ]
@@ -294,7 +294,7 @@ def with_verdicts(judgements: Sequence[Judgement]) -> list[Judgement]:
 
 def proportion(successes: int, trials: int) -> tuple[float, float]:
     """Return the Clopper-Pearson 95 % interval of a rate, such as the rate of divergence."""
-    others = trials - successes
-    low = special.betaincinv(successes, others + 1, LEVEL / 2) if successes else 0.0
-    high = special.betaincinv(successes + 1, others, 1 - LEVEL / 2) if others else 1.0
+    failures = trials - successes
+    low = special.betaincinv(successes, failures + 1, LEVEL / 2) if successes else 0.0
+    high = special.betaincinv(successes + 1, failures, 1 - LEVEL / 2) if failures else 1.0
     return float(low), float(high)

@@ -57,7 +57,7 @@ def minimise_many(
 ) -> tuple[Values, Values]:
     """Return local minima of Σᵢ countᵢ · loss(μᵢ(θ) − targetᵢ) from several starts, and their values.
 
-    Every step is one of Levenberg and Marquardt on squares that are weighted anew by the residuals, which never raises
+    Every step is one of Levenberg and Marquardt on squares that are reweighted by the residuals, which never raises
     the sum (Holland and Welsch 1977); all minimisations take it together.
 
     Args:
@@ -74,12 +74,12 @@ def minimise_many(
     shape = (len(theta), np.shape(targets)[-1])
     targets, times = np.broadcast_to(targets, shape), np.broadcast_to(times, shape)
 
-    def evaluate(own: Values, rows: Values) -> tuple[Values, Values, Values]:
+    def evaluate(parameters: Values, fits: Values) -> tuple[Values, Values, Values]:
         """Sums, residuals and Jacobians; a sum is infinite where there is no prediction."""
         with np.errstate(all="ignore"):
-            mu, jacobian = law(own)
-            residuals = mu - targets[rows]
-            sums = (times[rows] * residual_loss(residuals, loss, delta)).sum(-1)
+            mu, jacobian = law(parameters)
+            residuals = mu - targets[fits]
+            sums = (times[fits] * residual_loss(residuals, loss, delta)).sum(-1)
         is_known = np.isfinite(sums) & np.isfinite(jacobian).all((1, 2))
         return np.where(is_known, sums, np.inf), residuals, jacobian
 

@@ -67,8 +67,8 @@ def skewness(differences: Differences) -> Values:
     if n < 3:
         return np.zeros(square.shape)
     with np.errstate(all="ignore"):
-        found = (centred**3).mean(-1) / square**1.5 * math.sqrt(n * (n - 1)) / (n - 2)
-    return np.where(square > 0, found, 0.0)
+        skew = (centred**3).mean(-1) / square**1.5 * math.sqrt(n * (n - 1)) / (n - 2)
+    return np.where(square > 0, skew, 0.0)
 
 
 def standard_errors(differences: Differences, kind: Kind = "difference") -> tuple[Values, Values]:
@@ -113,8 +113,8 @@ def sign_flip_p(differences: Differences) -> Values:
     signs = _signs(n)
     tolerance = 1e-9 * np.abs(differences).sum(-1)
     count = np.zeros(observed.shape)
-    for part in np.array_split(signs, max(1, len(signs) * observed.size // 2**22)):
-        count += (differences @ part.T >= (observed - tolerance)[..., None]).sum(-1)
+    for chunk in np.array_split(signs, max(1, len(signs) * observed.size // 2**22)):
+        count += (differences @ chunk.T >= (observed - tolerance)[..., None]).sum(-1)
     return count / len(signs)
 
 
@@ -185,8 +185,8 @@ def _farthest_of_normal(n: int) -> float:
 @functools.lru_cache(maxsize=256)
 def _farthest(samples: int, n: int) -> float:
     drawn, ratios = np.random.default_rng(0), []
-    for part in range(0, samples, together := max(1, 2**25 // n)):
-        distance, width = _from_shortest_half(drawn.standard_normal((min(together, samples - part), n)))
+    for begin in range(0, samples, together := max(1, 2**25 // n)):
+        distance, width = _from_shortest_half(drawn.standard_normal((min(together, samples - begin), n)))
         ratios.append(distance / width)
     return float(np.quantile(np.concatenate(ratios), 0.95))
 

@@ -54,20 +54,20 @@ def vertex(x: Sequence[float], y: Matrix, level: float = 0.05) -> Vertex | None:
     b, c = slopes.mean(), curvatures.mean()
     if c <= 0:
         return None
-    found = -b / (2 * c)
+    v = -b / (2 * c)
     if n < 2:
-        return Vertex(float(centre + size * found), math.nan, math.nan)
+        return Vertex(float(centre + size * v), math.nan, math.nan)
     t = special.stdtrit(n - 1, 1 - level / 2)
     (var_b, cov), (_, var_c) = np.cov(slopes, curvatures) / n * t**2
     # (b + 2cv)² ≤ t²·var(b + 2cv) is p·v² + q·v + r ≤ 0
     p, q = 4 * (c**2 - var_c), 4 * (b * c - cov)
     # q² − 4·p·r, in which the largest terms cancel exactly
     root = 4 * math.sqrt(max(0.0, c**2 * var_b - 2 * b * c * cov + b**2 * var_c + cov**2 - var_b * var_c))
-    ends = sorted(((-q - root) / (2 * p), (-q + root) / (2 * p))) if p and root else (found, found)
+    ends = sorted(((-q - root) / (2 * p), (-q + root) / (2 * p))) if p and root else (v, v)
     if p <= 0:  # the curvature is not significant: at most one end is bounded
         unbounded = root == 0 or p == 0
-        ends = (-math.inf, math.inf) if unbounded else (-math.inf, ends[0]) if found <= ends[0] else (ends[1], math.inf)
-    return Vertex(*(float(centre + size * end) for end in (found, *ends)))
+        ends = (-math.inf, math.inf) if unbounded else (-math.inf, ends[0]) if v <= ends[0] else (ends[1], math.inf)
+    return Vertex(*(float(centre + size * end) for end in (v, *ends)))
 
 
 def near_best(losses: Mapping[float, float]) -> list[float]:
@@ -100,7 +100,7 @@ def log_optimum(losses: Mapping[float, float]) -> float:
     if not near:
         return math.nan
     positions = [math.log(value) for value in near]
-    found = vertex(positions, [[losses[value] for value in near]]) if len(near) > COEFFICIENTS else None
-    if found is None:
+    fitted = vertex(positions, [[losses[value] for value in near]]) if len(near) > COEFFICIENTS else None
+    if fitted is None:
         return math.log(min(near, key=lambda value: losses[value]))
-    return min(max(found.x, positions[0]), positions[-1])
+    return min(max(fitted.x, positions[0]), positions[-1])

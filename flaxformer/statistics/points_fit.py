@@ -69,14 +69,14 @@ class PointsFit:
 
     def loss_at(self, parameters: Vector, tokens: Vector) -> Vector:
         """Return the loss that the law gives at N and D."""
-        own = {name: one.value for name, one in self.numbers.items()}
-        return own["L∞"] + own["A"] * parameters ** -own["α"] + own["B"] * tokens ** -own["β"]
+        values = {name: estimate.value for name, estimate in self.numbers.items()}
+        return values["L∞"] + values["A"] * parameters ** -values["α"] + values["B"] * tokens ** -values["β"]
 
     def best_size(self, flops: float) -> tuple[float, float]:
         """Return N and D of least loss with 6·N·D FLOPs: N = G·(C / 6)^a, G = (αA / βB)^(1 / (α + β))."""
-        own = {name: one.value for name, one in self.numbers.items()}
-        gain = (own["α"] * own["A"] / (own["β"] * own["B"])) ** (1 / (own["α"] + own["β"]))
-        size = gain * (flops / 6) ** own["a"]
+        values = {name: estimate.value for name, estimate in self.numbers.items()}
+        gain = (values["α"] * values["A"] / (values["β"] * values["B"])) ** (1 / (values["α"] + values["β"]))
+        size = gain * (flops / 6) ** values["a"]
         return size, flops / 6 / size
 
 
@@ -115,16 +115,16 @@ def fit_joint_law(
         raise UserError(f"delta is {delta}; expected a positive number")
     if not isinstance(resamples, int) or resamples < 0:
         raise UserError(f"resamples is {resamples}; expected a whole number of at least 0")
-    points = _checked(parameters, tokens, losses, embeddings)
+    points = _check_points(parameters, tokens, losses, embeddings)
     problem, n = _Problem(np.log(points), loss, delta), points.shape[1]
     theta = problem.best()
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples).astype(float)
-    drawn = problem.numbers(problem.resampled(theta, counts))
+    drawn = problem.numbers(problem.resample(theta, counts))
     numbers = {
         name: LawEstimate(float(value), *_percentiles(drawn[name]))
         for name, [value] in problem.numbers(theta[None]).items()
     }
-    errors = {name: float(own.std(ddof=1)) if resamples > 1 else math.nan for name, own in drawn.items()}
+    errors = {name: float(draws.std(ddof=1)) if resamples > 1 else math.nan for name, draws in drawn.items()}
     residuals = problem.law(theta[None])[0][0] - problem.targets
     objective = float(residual_loss(residuals, loss, delta).sum())
     return PointsFit(numbers, errors, loss, delta, objective, n, resamples)
@@ -137,7 +137,7 @@ def _percentiles(values: Vector) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _checked(
+def _check_points(
     parameters: Sequence[float] | Vector,
     tokens: Sequence[float] | Vector,
     losses: Sequence[float] | Vector,
@@ -147,25 +147,25 @@ def _checked(
     columns = {"parameters": parameters, "tokens": tokens, "losses": losses}
     if embeddings is not None:
         columns["embeddings"] = embeddings
-    found = {name: np.asarray(values, float).ravel() for name, values in columns.items()}
-    sizes = {name: len(values) for name, values in found.items()}
+    arrays = {name: np.asarray(values, float).ravel() for name, values in columns.items()}
+    sizes = {name: len(values) for name, values in arrays.items()}
     if len(set(sizes.values())) > 1:
         shown = ", ".join(f"{size} {name}" for name, size in sizes.items())
         raise UserError(f"the points have {shown}; expected as many of each")
     if embeddings is not None:
-        found["parameters"] = found["parameters"] - found.pop("embeddings")
-    for name, values in found.items():
+        arrays["parameters"] = arrays["parameters"] - arrays.pop("embeddings")
+    for name, values in arrays.items():
         if (wrong := np.flatnonzero(~(np.isfinite(values) & (values > 0)))).size:
             without = " without embeddings" if embeddings is not None and name == "parameters" else ""
             raise UserError(
                 f"{name}{without} of point {wrong[0]} is {values[wrong[0]]:g}; expected a finite number above 0"
             )
-    if len(found["losses"]) < FEWEST_POINTS:
-        raise UserError(f"there are {len(found['losses'])} points; expected at least {FEWEST_POINTS}")
+    if len(arrays["losses"]) < FEWEST_POINTS:
+        raise UserError(f"there are {len(arrays['losses'])} points; expected at least {FEWEST_POINTS}")
     for name in ("parameters", "tokens"):
-        if (levels := len(np.unique(found[name]))) < FEWEST_LEVELS:
+        if (levels := len(np.unique(arrays[name]))) < FEWEST_LEVELS:
             raise UserError(f"the points have {levels} different numbers of {name}; expected at least {FEWEST_LEVELS}")
-    return np.stack([found[name] for name in ("parameters", "tokens", "losses")])
+    return np.stack([arrays[name] for name in ("parameters", "tokens", "losses")])
 
 
 class _Problem:
@@ -183,9 +183,9 @@ class _Problem:
         a, b, e, alpha, beta = theta.T[..., None]
         logs = np.stack(np.broadcast_arrays(a - alpha * self.x, b - beta * self.y, e), -1)
         top = logs.max(-1, keepdims=True)
-        parts = np.exp(logs - top)
-        total = parts.sum(-1, keepdims=True)
-        shares, mu = parts / total, (top + np.log(total))[..., 0]
+        terms = np.exp(logs - top)
+        total = terms.sum(-1, keepdims=True)
+        shares, mu = terms / total, (top + np.log(total))[..., 0]
         slopes = -shares[..., :2] * np.stack([self.x, self.y], -1)
         jacobian = np.concatenate([shares, slopes], -1)
         if is_logarithmic(self.loss):
@@ -201,14 +201,14 @@ class _Problem:
             slopes = residuals * residual_weight(residuals, self.loss, delta)
             return residual_loss(residuals, self.loss, delta).sum() / unit, slopes @ jacobian / unit
 
-    def polished(self, theta: Vector, delta: float) -> Vector:
+    def polish(self, theta: Vector, delta: float) -> Vector:
         """Return a local minimum by L-BFGS, started again from where it ends until nothing is gained."""
         options = {"maxiter": 500, "maxfun": 2000, "ftol": 1e-14, "gtol": 1e-9}
         for _ in range(MOST_RESTARTS):
             before, _ = self.objective(theta, delta)
-            found = optimize.minimize(self.objective, theta, (delta,), jac=True, method="L-BFGS-B", options=options)
-            theta = found.x
-            if not found.fun < before * (1 - 1e-9):
+            optimum = optimize.minimize(self.objective, theta, (delta,), jac=True, method="L-BFGS-B", options=options)
+            theta = optimum.x
+            if not optimum.fun < before * (1 - 1e-9):
                 break
         return theta
 
@@ -221,21 +221,21 @@ class _Problem:
             sums = residual_loss(self.law(starts)[0] - self.targets, self.loss, width).sum(-1)
         order = np.argsort(np.where(np.isfinite(sums), sums, math.inf), kind="stable")[:MOST_STARTS]
         minima, sums = minimise_many(self.law, self.targets, starts[order], self.loss, width)
-        theta = self.polished(minima[np.argmin(sums)], width)
+        theta = self.polish(minima[np.argmin(sums)], width)
         while self.loss == "huber" and width > self.delta:
             width = max(width / SMALLER, self.delta)
-            theta = self.polished(theta, width)
+            theta = self.polish(theta, width)
         return theta
 
-    def resampled(self, theta: Vector, counts: Matrix) -> Matrix:
+    def resample(self, theta: Vector, counts: Matrix) -> Matrix:
         """Return the minima [fits, 5] where points count so often, from the minimum where each counts once."""
         together = max(1, MOST_TOGETHER // len(self.x))
-        parts = [counts[i : i + together] for i in range(0, len(counts), together)]
-        found = [
-            minimise_many(self.law, self.targets, np.tile(theta, (len(own), 1)), self.loss, self.delta, own)[0]
-            for own in parts
+        chunks = [counts[i : i + together] for i in range(0, len(counts), together)]
+        minima = [
+            minimise_many(self.law, self.targets, np.tile(theta, (len(chunk), 1)), self.loss, self.delta, chunk)[0]
+            for chunk in chunks
         ]
-        return np.concatenate([np.empty((0, len(theta))), *found])
+        return np.concatenate([np.empty((0, len(theta))), *minima])
 
     def numbers(self, theta: Matrix) -> dict[str, Vector]:
         """Return the numbers of each law, in the units of the points."""

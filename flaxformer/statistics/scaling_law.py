@@ -45,11 +45,11 @@ def curves(theta: Vector, x: Sequence[Vector]) -> tuple[Vector, Matrix]:
     """Return the values of curves, one after another, and their Jacobian; `theta` has p, q and α of each."""
     jacobian = np.zeros((sum(map(len, x)), PARAMETERS * len(x)))
     values, row = [], 0
-    for i, own in enumerate(x):
+    for i, places in enumerate(x):
         p, q, exponent = theta[PARAMETERS * i : PARAMETERS * (i + 1)]
-        h, slope = basis(own, exponent)
+        h, slope = basis(places, exponent)
         values.append(p - q * h)
-        rows = slice(row, row := row + len(own))
+        rows = slice(row, row := row + len(places))
         jacobian[rows, PARAMETERS * i : PARAMETERS * (i + 1)] = np.column_stack([np.ones_like(h), -h, -q * slope])
     return np.concatenate(values), jacobian
 
@@ -82,15 +82,15 @@ def minimise(residuals: Residuals, start: Vector, hypothesis: Hypothesis | None 
         tried = theta - inverse @ (jacobian.T @ r)
         if hypothesis is not None:
             tried = _restore(tried, theta, hypothesis, inverse)
-        found, found_jacobian = residuals(tried)
-        before, after = float(r @ r), float(found @ found)
+        tried_r, tried_jacobian = residuals(tried)
+        before, after = float(r @ r), float(tried_r @ tried_r)
         if is_feasible and not after <= before:
             damping *= 10
             if damping > 1e9:
                 break
             continue
         change = float(np.abs((tried - theta) * size).max())
-        theta, r, jacobian = tried, found, found_jacobian
+        theta, r, jacobian = tried, tried_r, tried_jacobian
         if is_feasible and change <= 1e-6 * math.sqrt(before):
             break
         is_feasible, damping = True, max(damping / 10, 1e-12)
@@ -103,30 +103,30 @@ def _restore(tried: Vector, theta: Vector, hypothesis: Hypothesis, inverse: Matr
     _, gradient = functional(theta)
     direction = inverse @ gradient
     for _ in range(6):
-        found, gradient = functional(tried)
+        psi, gradient = functional(tried)
         slope = float(gradient @ direction)
-        if not math.isfinite(found) or slope == 0:
+        if not math.isfinite(psi) or slope == 0:
             return np.full_like(tried, math.nan)
-        step = direction * ((value - found) / slope)
+        step = direction * ((value - psi) / slope)
         tried = tried + step
-        if abs(value - found) <= 1e-12 * (abs(value) + abs(found)):
+        if abs(value - psi) <= 1e-12 * (abs(value) + abs(psi)):
             break
     return tried
 
 
 def fit(x: Vector, y: Vector) -> Vector:
     """Return p, q and α of the curve with the least squares, from the best of several exponents."""
-    found = []
+    candidates = []
     for exponent in STARTS:
         design = np.column_stack([np.ones_like(x), -basis(x, exponent)[0]])
         coefficients = np.linalg.lstsq(design, y, rcond=None)[0]
-        found.append((float(((y - design @ coefficients) ** 2).sum()), *coefficients, exponent))
+        candidates.append((float(((y - design @ coefficients) ** 2).sum()), *coefficients, exponent))
 
     def residuals(theta: Vector) -> tuple[Vector, Matrix]:
         mu, jacobian = curves(theta, [x])
         return mu - y, jacobian
 
-    return minimise(residuals, np.array(min(found)[1:]))
+    return minimise(residuals, np.array(min(candidates)[1:]))
 
 
 def exponent_of(theta: Vector) -> tuple[float, Vector]:

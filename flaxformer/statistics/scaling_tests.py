@@ -164,15 +164,15 @@ def _end(
     for _ in range(40):  # the method of false position, in the form of Illinois
         middle = (inner * high - outer * low) / (high - low)
         t, theta = statistic(middle, theta)
-        found = -side * t - critical
-        if not math.isfinite(found):
+        excess = -side * t - critical
+        if not math.isfinite(excess):
             return side * math.inf
-        if abs(found) < 1e-6 or abs(outer - inner) < 1e-9 * (abs(middle) + error):
+        if abs(excess) < 1e-6 or abs(outer - inner) < 1e-9 * (abs(middle) + error):
             return middle
-        if found > 0:
-            outer, high, low = middle, found, low / 2
+        if excess > 0:
+            outer, high, low = middle, excess, low / 2
         else:
-            inner, low, high = middle, found, high / 2
+            inner, low, high = middle, excess, high / 2
     return middle
 
 
@@ -233,9 +233,9 @@ def misfit_p(theta: Vector, law: LawAtSizes, scores: Matrix) -> float:
         return math.nan
     mu, jacobian = law(theta)
     complement = np.linalg.svd(jacobian)[0][:, len(theta) :]
-    own = (scores - mu) @ complement
-    covariance = np.atleast_2d(np.cov(own, rowvar=False))
-    mean = own.mean(0)
+    residuals = (scores - mu) @ complement
+    covariance = np.atleast_2d(np.cov(residuals, rowvar=False))
+    mean = residuals.mean(0)
     if np.linalg.matrix_rank(covariance) < freedom:
         return math.nan
     t2 = float(n * mean @ np.linalg.solve(covariance, mean))

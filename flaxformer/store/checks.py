@@ -28,23 +28,23 @@ def check_file_name(group: str) -> str:
 
 @read_again
 def check_characters(path: Path) -> None:
-    """Raise UserError if a file of JSON holds a text that a terminal would obey, or that is none."""
-    if found := CONTROL.search(path.read_bytes()):
-        shown = found[0].decode(errors="replace").encode("unicode_escape").decode()
+    """Raise UserError if a file of JSON holds a text that a terminal would obey, or that is not valid."""
+    if match := CONTROL.search(path.read_bytes()):
+        shown = match[0].decode(errors="replace").encode("unicode_escape").decode()
         raise UserError(f"{path} holds the control character {shown}; expected printable text, as 'run' writes it")
 
 
-def difference(one: Row | None, other: Row) -> str:
+def difference(old: Row | None, new: Row) -> str:
     """Return how two results of a trial differ that should be the same bit for bit; "" if they do not.
 
     Runs are the same only if as many were trained together, on the same kind of device.
     """
-    if one is None or {one.status, other.status} & {"failed", "stopped"} or one.fingerprint != other.fingerprint:
+    if old is None or {old.status, new.status} & {"failed", "stopped"} or old.fingerprint != new.fingerprint:
         return ""
-    if (one.group_size, one.chunk_steps, one.device) != (other.group_size, other.chunk_steps, other.device):
+    if (old.group_size, old.chunk_steps, old.device) != (new.group_size, new.chunk_steps, new.device):
         return ""
-    names = [name for name, value in one.metrics.items() if repr(other.metrics.get(name)) != repr(value)]
-    return ", ".join(f"{name} {one.metrics[name]} and {other.metrics.get(name)}" for name in names)
+    names = [name for name, value in old.metrics.items() if repr(new.metrics.get(name)) != repr(value)]
+    return ", ".join(f"{name} {old.metrics[name]} and {new.metrics.get(name)}" for name in names)
 
 
 def is_finished(row: Row | None) -> bool:
@@ -54,11 +54,11 @@ def is_finished(row: Row | None) -> bool:
 
 def by_trial(rows: Iterable[Row], disagreements: dict[str, str]) -> dict[str, Row]:
     """Return the last row of every trial; differing results of one are added to `disagreements`."""
-    found: dict[str, Row] = {}
+    last: dict[str, Row] = {}
     for row in rows:
-        former = found.get(row.trial)
+        former = last.get(row.trial)
         if what := difference(former, row):
             disagreements.setdefault(row.trial, what)
         if not (row.status == "failed" and is_finished(former)):
-            found[row.trial] = row
-    return found
+            last[row.trial] = row
+    return last

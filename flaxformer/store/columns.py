@@ -34,38 +34,38 @@ ColumnChoice = Callable[[pl.Schema], Mapping[str, pl.Expr]]
 
 def scalars(store: Store) -> pl.DataFrame:
     """One row per trial: `SCALARS`, and every metric under `NUMBER` and its name."""
-    found = _read(store, _scalars, {name: POLARS_TYPES[name] for name in SCALARS})
+    table = _read(store, _scalars, {name: POLARS_TYPES[name] for name in SCALARS})
     for line in store.recorded_disagreements():
         store.disagreements.setdefault(line["trial"], line["what"])
-    return _last_of_each(store, found)
+    return _last_of_each(store, table)
 
 
-def fixed(store: Store, *names: str) -> pl.DataFrame:
+def read_scalars(store: Store, *names: str) -> pl.DataFrame:
     """One row per trial: its name, its status, and these of `SCALARS`."""
     wanted = {name: POLARS_TYPES[name] for name in dict.fromkeys(("trial", "status", *names))}
-    found = _read(store, lambda schema: {name: _typed(schema, name, kind) for name, kind in wanted.items()}, wanted)
-    return _last_of_each(None, found)
+    table = _read(store, lambda schema: {name: _cast(schema, name, kind) for name, kind in wanted.items()}, wanted)
+    return _last_of_each(None, table)
 
 
 def statuses(store: Store) -> dict[str, str]:
     """The status of every trial that has a row, by its name."""
-    return dict(fixed(store).select("trial", "status").iter_rows())
+    return dict(read_scalars(store).select("trial", "status").iter_rows())
 
 
 def lists(store: Store, *names: str) -> pl.DataFrame:
     """One row per trial: its name, its status, and these columns of lists, such as a curve; null where it has none."""
     wanted = {name: POLARS_TYPES[name] for name in ("trial", "status")}
     wanted |= {name: POLARS_TYPES.get(name, pl.List(pl.Float64())) for name in names}
-    found = _read(store, lambda schema: {name: _typed(schema, name, kind) for name, kind in wanted.items()}, wanted)
-    return _last_of_each(None, found)
+    table = _read(store, lambda schema: {name: _cast(schema, name, kind) for name, kind in wanted.items()}, wanted)
+    return _last_of_each(None, table)
 
 
 def everything(store: Store) -> pl.DataFrame:
     """One row per trial with all its columns: the fixed ones, then labels, metrics and curves."""
-    found = _last_of_each(None, _read(store, _everything, POLARS_TYPES))
-    order = [*POLARS_TYPES, *(n for n, t in found.schema.items() if n not in POLARS_TYPES and t == pl.String)]
-    order += [n for n, t in found.schema.items() if n not in order and not isinstance(t, pl.List)]
-    return found.select([*order, *(name for name in found.columns if name not in order)])
+    table = _last_of_each(None, _read(store, _everything, POLARS_TYPES))
+    order = [*POLARS_TYPES, *(n for n, t in table.schema.items() if n not in POLARS_TYPES and t == pl.String)]
+    order += [n for n, t in table.schema.items() if n not in order and not isinstance(t, pl.List)]
+    return table.select([*order, *(name for name in table.columns if name not in order)])
 
 
 def rows_of(store: Store, trials: Collection[str]) -> dict[str, Row]:
@@ -80,8 +80,8 @@ def _rows(store: Store, trials: Collection[str]) -> list[Row]:
     lines = [row for path in store.line_files() for row in _rows_of_lines(store, path) if row.trial in wanted]
     tables = []
     for path in store.table_files():
-        found = columns_of_table(store, path, _everything, lambda table: table.filter(is_wanted))
-        tables += store.checked_rows(path, found.to_dicts()) if found is not None else []
+        chosen = columns_of_table(store, path, _everything, lambda table: table.filter(is_wanted))
+        tables += store.checked_rows(path, chosen.to_dicts()) if chosen is not None else []
     return [*tables, *lines]
 
 
@@ -89,8 +89,8 @@ def _read(store: Store, choose: ColumnChoice, types: Mapping[str, pl.DataType]) 
     """The chosen columns of all rows of all files, in the order in which they count."""
     lines = [frame for path in store.line_files() for frame in columns_of_lines(store, path, choose)]  # before a merge
     tables = [columns_of_table(store, path, choose) for path in store.table_files()]
-    parts = [part for part in (*tables, *lines) if part is not None and part.height]
-    return pl.concat([pl.DataFrame(schema=types), *parts], how="diagonal_relaxed")
+    frames = [frame for frame in (*tables, *lines) if frame is not None and frame.height]
+    return pl.concat([pl.DataFrame(schema=types), *frames], how="diagonal_relaxed")
 
 
 def columns_of_table(
@@ -104,7 +104,7 @@ def columns_of_table(
     def select(table: pl.LazyFrame) -> pl.LazyFrame:
         schema = table.collect_schema()
         records.check_types(schema)
-        chosen = [own.alias(name) for name, own in choose(schema).items()]
+        chosen = [expression.alias(name) for name, expression in choose(schema).items()]
         return only(table).select(*chosen, IS_ROW.alias("is_row"))
 
     try:
@@ -120,18 +120,18 @@ def columns_of_table(
 
 
 def _scalars(schema: pl.Schema) -> dict[str, pl.Expr]:
-    fixed = {name: _typed(schema, name, POLARS_TYPES[name]) for name in SCALARS}
+    fixed = {name: _cast(schema, name, POLARS_TYPES[name]) for name in SCALARS}
     metrics = [name for name, kind in schema.items() if name not in POLARS_TYPES and records.is_number(kind)]
     return fixed | {f"{NUMBER}{name}": pl.col(name).cast(pl.Float64) for name in metrics}
 
 
 def _everything(schema: pl.Schema) -> dict[str, pl.Expr]:
     """The columns that a `Row` holds."""
-    fixed = {name: _typed(schema, name, kind) for name, kind in POLARS_TYPES.items()}
+    fixed = {name: _cast(schema, name, kind) for name, kind in POLARS_TYPES.items()}
     return fixed | {name: pl.col(name) for name, kind in schema.items() if name not in fixed and kind != pl.Null}
 
 
-def _typed(schema: pl.Schema, name: str, kind: pl.DataType) -> pl.Expr:
+def _cast(schema: pl.Schema, name: str, kind: pl.DataType) -> pl.Expr:
     """A column as one of this type; null where the file has none."""
     return (pl.col(name) if name in schema else pl.lit(None)).cast(kind)
 
@@ -164,31 +164,31 @@ def columns_of_lines(store: Store, path: Path, choose: ColumnChoice) -> Iterator
     rows = _rows_of_lines(store, path)
     while batch := list(itertools.islice(rows, BATCH)):
         table = records.frame_of(batch)
-        yield table.select(own.alias(name) for name, own in choose(table.schema).items())
+        yield table.select(expression.alias(name) for name, expression in choose(table.schema).items())
 
 
-def _last_of_each(store: Store | None, found: pl.DataFrame) -> pl.DataFrame:
+def _last_of_each(store: Store | None, table: pl.DataFrame) -> pl.DataFrame:
     """The row of each trial that counts: the last result, or else the last failed row; differing results are noted."""
-    if found["trial"].n_unique() == found.height:
-        return found
-    place = found.with_row_index("place").filter(pl.col("trial").is_duplicated())
-    if store is not None and (names := _differing(place.drop("place"))):
+    if table["trial"].n_unique() == table.height:
+        return table
+    place = table.with_row_index("place").filter(pl.col("trial").is_duplicated())
+    if store is not None and (names := _differing_trials(place.drop("place"))):
         by_trial(_rows(store, names), store.disagreements)
     result = pl.col("place").filter(pl.col("status") != "failed").max()
     kept = place.group_by("trial", maintain_order=True).agg(pl.coalesce(result, pl.col("place").max()))["place"]
-    first = found.with_row_index("place").group_by("trial", maintain_order=True).agg(pl.col("place").last())
+    first = table.with_row_index("place").group_by("trial", maintain_order=True).agg(pl.col("place").last())
     chosen = first.join(place.select("trial").unique(), on="trial", how="anti")["place"]
-    return found[pl.concat([chosen, kept]).sort()]
+    return table[pl.concat([chosen, kept]).sort()]
 
 
-def _differing(rows: pl.DataFrame) -> list[str]:
+def _differing_trials(rows: pl.DataFrame) -> list[str]:
     """The trials whose rows are not the same bit for bit."""
     floats = [column for column in rows if column.dtype == pl.Float64]
     bits = rows.with_columns(
-        pl.Series(one.name, one.fill_null(0.0).to_numpy().view(np.int64)).zip_with(
-            one.is_not_null(), pl.Series([None], dtype=pl.Int64)
+        pl.Series(column.name, column.fill_null(0.0).to_numpy().view(np.int64)).zip_with(
+            column.is_not_null(), pl.Series([None], dtype=pl.Int64)
         )
-        for one in floats
+        for column in floats
     )
     left = bits.unique(maintain_order=True)
     return left.filter(pl.col("trial").is_duplicated())["trial"].unique(maintain_order=True).to_list()

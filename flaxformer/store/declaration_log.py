@@ -8,7 +8,7 @@ results), an attempt to replicate, or a verification. Every line holds the diges
 holds the digest of the entry under which it was obtained, and the head counts the lines. A line that is changed,
 inserted or removed afterwards, also the last one or all of them, is therefore detected, unless all of these are
 replaced as well. A line is on the disk before the head counts it: after a crash between the two, the log is one line
-ahead of its head, which is no fault. Faults are written into the next entry, so that they last.
+ahead of its head, which is not a fault. Faults are written into the next entry, so that they last.
 
 A folder that is deleted and run again leaves no trace: where that matters, publish the digest of the first entry, which
 `flaxformer declare` prints, before you run.
@@ -80,7 +80,7 @@ class DeclarationLog:
         Args:
           held: number of results by the digest that they hold; None for results without one.
         """
-        missing = sum(n for one, n in held.items() if one is not None and one not in self.digests)
+        missing = sum(n for digest, n in held.items() if digest is not None and digest not in self.digests)
         lost = f"{missing} of {sum(held.values())} results were obtained under a declaration that is not in the log"
         return [*self.faults, *([lost] if missing else [])]
 
@@ -196,23 +196,23 @@ def record_interim_analysis(store: Store, finished: int, declared: int, reader: 
 
 
 def existing_results(store: Store, declaration: Declaration | None) -> SeedsByArm:
-    """Return the seeds that have a result, by arm; those of measurements under `ANY_ARM`.
+    """Return the seeds that have a result, by arm; seeds of measurements are under `ANY_ARM`.
 
     A result at a rung of a halving is one of its arm, and one that was set aside has existed.
     """
-    found: dict[str, set[int]] = {}
+    by_arm: dict[str, set[int]] = {}
     for path in sorted((store.root / SUPERSEDED).glob("[0-9]*.parquet")):
         with contextlib.suppress(DamagedError, FileNotFoundError):
             for trial, seed in records.read_columns(path, lambda table: table.select("trial", "seed")).iter_rows():
-                found.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
+                by_arm.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     rungs = [Store(path) for path in sorted((store.root / RUNGS).glob("[0-9]*"))]
-    for own in (store, *rungs):
-        for trial, status, seed in columns.fixed(own, "seed").select("trial", "status", "seed").iter_rows():
+    for folder in (store, *rungs):
+        for trial, status, seed in columns.read_scalars(folder, "seed").select("trial", "status", "seed").iter_rows():
             if status != "failed":
-                found.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
+                by_arm.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     if declaration is not None and declaration.kind == "probe":
-        found[ANY_ARM] = {row["seed"] for row in store.measurements(declaration)}
-    return {arm: sorted(seeds) for arm, seeds in sorted(found.items()) if seeds}
+        by_arm[ANY_ARM] = {row["seed"] for row in store.measurements(declaration)}
+    return {arm: sorted(seeds) for arm, seeds in sorted(by_arm.items()) if seeds}
 
 
 def arm_of(row: Row) -> str:

@@ -98,7 +98,7 @@ def _check_name(store: Store, old: Declaration, declaration: Declaration) -> Non
 def _check_recipes(store: Store, old: Declaration, declaration: Declaration) -> None:
     for arm, recipe in declaration.recipes.items():
         former = old.recipes.get(arm, recipe)
-        if changed := differences(*(plain(replace(own, code={})) for own in (former, recipe))):
+        if changed := differences(*(plain(replace(version, code={})) for version in (former, recipe))):
             lines = "\n".join(f"  {line}" for line in changed)
             raise UserError(
                 f"{store.root} holds results of another recipe for '{arm}':\n{lines}\n"
@@ -123,10 +123,10 @@ def _check_fingerprints(store: Store, declaration: Declaration) -> None:
     """Refuse rows of another recipe if the declaration that they were written under is lost."""
     fingerprints = declaration.fingerprints
     for name, row in store.rows().items():
-        found = row.fingerprint
-        if found is not None and found != fingerprints.get(name, found):
+        fingerprint = row.fingerprint
+        if fingerprint is not None and fingerprint != fingerprints.get(name, fingerprint):
             raise UserError(
-                f"{store.root} holds results of another recipe for '{name}': fingerprint {found}; expected "
+                f"{store.root} holds results of another recipe for '{name}': fingerprint {fingerprint}; expected "
                 f"{fingerprints[name]}. Give --output another folder, or remove this one to start again."
             )
 
@@ -169,10 +169,10 @@ def _changed_code(old: Declaration, new: Declaration) -> dict[str, list[str]]:
 
     Only arms that both declarations have, and of them those with a change, are in the result.
     """
-    pairs = {arm: (old.recipes[arm].code, own.code) for arm, own in new.recipes.items() if arm in old.recipes}
+    pairs = {arm: (old.recipes[arm].code, recipe.code) for arm, recipe in new.recipes.items() if arm in old.recipes}
     pairs[changes.DERIVED] = old.code, new.code
-    found = {arm: changes.compare_digests(*pair) for arm, pair in pairs.items()}
-    return {arm: definitions for arm, definitions in found.items() if definitions}
+    changed = {arm: changes.compare_digests(*pair) for arm, pair in pairs.items()}
+    return {arm: definitions for arm, definitions in changed.items() if definitions}
 
 
 def _supersede(store: Store, trials: Collection[str]) -> None:

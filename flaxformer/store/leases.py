@@ -49,7 +49,7 @@ def machine() -> str | None:
         return None
 
 
-def born(pid: int) -> str | None:
+def start_time(pid: int) -> str | None:
     """Start time of a process of this machine, in ticks since boot; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -61,13 +61,14 @@ def born(pid: int) -> str | None:
 def owner_is_gone(lease: Lease) -> bool:
     """True if the owner was a process of this machine that has ended, which needs no clock."""
     here, pid = machine(), lease.get("pid")
-    return here is not None and lease.get("machine") == here and type(pid) is int and born(pid) != lease.get("born")
+    is_here = here is not None and lease.get("machine") == here
+    return is_here and type(pid) is int and start_time(pid) != lease.get("born")
 
 
 def expiry(lease: Lease, heartbeat: float = HEARTBEAT) -> float:
     """Seconds without a heartbeat after which an owner counts as dead, by the heartbeat in its lease if valid."""
-    own = lease.get("heartbeat")
-    return EXPIRY * (own if isinstance(own, int | float) and 0 < own <= 3600 else heartbeat)
+    interval = lease.get("heartbeat")
+    return EXPIRY * (interval if isinstance(interval, int | float) and 0 < interval <= 3600 else heartbeat)
 
 
 @read_again
@@ -77,22 +78,22 @@ def read_lease(path: Path) -> Lease | None:
     unknown: Lease = {"group": group["group"] if group else "", "trials": None, "token": None}
     try:
         about = path.lstat()
-        said = parse_json(path.read_bytes()) if stat.S_ISREG(about.st_mode) else {}
-        trials = said.get("trials") if isinstance(said, dict) else None
-        whole = isinstance(trials, list) and all(isinstance(x, str) for x in (*trials, said.get("token")))
+        content = parse_json(path.read_bytes()) if stat.S_ISREG(about.st_mode) else {}
+        trials = content.get("trials") if isinstance(content, dict) else None
+        whole = isinstance(trials, list) and all(isinstance(x, str) for x in (*trials, content.get("token")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno == errno.ESTALE:
             raise
-        said, whole = {}, False
-    return unknown | (said if whole else {}) | {"group": unknown["group"], "path": path, "mtime": about.st_mtime_ns}
+        content, whole = {}, False
+    return unknown | (content if whole else {}) | {"group": unknown["group"], "path": path, "mtime": about.st_mtime_ns}
 
 
 def read_leases(folder: Path) -> list[Lease]:
     """All leases of a folder, alive or not."""
-    found = [read_lease(path) for path in sorted(folder.glob("*.lease")) if NAME.fullmatch(path.name)]
-    return [lease for lease in found if lease is not None]
+    leases = [read_lease(path) for path in sorted(folder.glob("*.lease")) if NAME.fullmatch(path.name)]
+    return [lease for lease in leases if lease is not None]
 
 
 class Leases:
@@ -140,18 +141,18 @@ class Leases:
           the trials, or None if other processes hold all of them.
         """
         with self._lock:
-            if name in self._mine or self.held(name) is None:
+            if name in self._mine or self.trials_of_others(name) is None:
                 return None
             with lock_folder(self.folder, "taking leases", LOCK_PATIENCE):
-                held = _held(name, self._foreign(_group_of(name)))
+                held = _trials_of(name, self._foreign(_group_of(name)))
                 free = [] if held is None else [trial for trial in trials if trial not in held]
                 return free if free and self._create(name, free) else None
 
     def _create(self, name: str, trials: Sequence[str]) -> bool:
         """Create the file of a lease; False if there is one of this name."""
         token, path = secrets.token_hex(16), self.folder / f"{name}.lease"
-        said = {"token": token, "host": socket.gethostname(), "pid": os.getpid(), "born": born(os.getpid())}
-        said |= {"machine": machine(), "started": time.time(), "heartbeat": self.heartbeat, "trials": trials}
+        content = {"token": token, "host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
+        content |= {"machine": machine(), "started": time.time(), "heartbeat": self.heartbeat, "trials": trials}
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         except FileExistsError:
@@ -160,26 +161,26 @@ class Leases:
             raise UserError(f"{path} cannot be written: {error.strerror}; correct this, and run again") from error
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(json.dumps(said).encode())
+                file.write(json.dumps(content).encode())
         except OSError as error:
             path.unlink(missing_ok=True)
             raise UserError(f"{path} cannot be written: {error.strerror}; correct this, and run again") from error
-        if not self._is(path, token):
+        if not self._has_token(path, token):
             return False
         self._mine[name] = token
         return True
 
     @property
-    def own(self) -> frozenset[str]:
+    def names(self) -> frozenset[str]:
         """The names of the leases that this process holds."""
         with self._lock:
             return frozenset(self._mine)
 
-    def held(self, name: str) -> Collection[str] | None:
+    def trials_of_others(self, name: str) -> Collection[str] | None:
         """The trials of a group, or of a share of it, that other living owners hold; None if they hold all of it."""
-        return _held(name, self.others(_group_of(name)))
+        return _trials_of(name, self.of_others(_group_of(name)))
 
-    def others(self, group: str | None = None) -> list[Lease]:
+    def of_others(self, group: str | None = None) -> list[Lease]:
         """Leases of other owners that are alive or were not observed for long enough; dead ones are removed."""
         with self._lock:
             return [
@@ -228,7 +229,7 @@ class Leases:
             self._seen.pop(path, None)
             return True
 
-    def _is(self, path: Path, token: str) -> bool:
+    def _has_token(self, path: Path, token: str) -> bool:
         lease = read_lease(path)
         return lease is not None and lease["token"] == token
 
@@ -242,7 +243,7 @@ class Leases:
             for name, token in list(self._mine.items()):
                 path = self.folder / f"{name}.lease"
                 with contextlib.suppress(OSError):
-                    if self._is(path, token):
+                    if self._has_token(path, token):
                         os.utime(path)
                     else:
                         del self._mine[name]
@@ -254,11 +255,11 @@ def _group_of(name: str) -> str:
     return match["group"] if match else name
 
 
-def _held(name: str, others: Sequence[Lease]) -> Collection[str] | None:
+def _trials_of(name: str, leases: Sequence[Lease]) -> Collection[str] | None:
     """The trials that other owners of a group hold; None if that is all of what `name` stands for."""
-    if any(lease["trials"] is None or lease["path"].name == f"{name}.lease" for lease in others):
+    if any(lease["trials"] is None or lease["path"].name == f"{name}.lease" for lease in leases):
         return None
-    return {trial for lease in others for trial in lease["trials"]}
+    return {trial for lease in leases for trial in lease["trials"]}
 
 
 def wait_for_dead_leases(folder: Path, poll: float = 0.5) -> Lease | None:
@@ -269,9 +270,9 @@ def wait_for_dead_leases(folder: Path, poll: float = 0.5) -> Lease | None:
     if not folder.exists():
         return None
     leases = Leases(folder)
-    first = {lease["path"]: lease["mtime"] for lease in leases.others()}
-    while others := leases.others():
-        for lease in others:
+    first = {lease["path"]: lease["mtime"] for lease in leases.of_others()}
+    while other_leases := leases.of_others():
+        for lease in other_leases:
             is_here = lease.get("machine") == machine()
             if is_here or first.get(lease["path"]) != lease["mtime"]:
                 return lease

@@ -22,7 +22,7 @@ class Disagreement(Record, frozen=True, kw_only=True):
 
 
 class LaunchLine(Record, frozen=True, kw_only=True):
-    """The fields of a launch that are read; a line has those of `store.provenance`."""
+    """The fields of a launch that are read; a line has the fields of `store.provenance`."""
 
     launched: str
     file: str | None = None
@@ -100,11 +100,11 @@ LINES: dict[str, type[Record]] = {
 
 def read_checked(path: Path) -> tuple[list[JsonObject], list[str]]:
     """Return the lines of a file that have the form of its name in `LINES`, and what is wrong with the others."""
-    rows, wrong = digests.lines(path)
+    lines, wrong = digests.lines(path)
     if path.name not in LINES:
-        return rows, wrong
+        return lines, wrong
     checked = []
-    for row in rows:
+    for row in lines:
         try:
             convert(row, LINES[path.name])
         except FormError as error:

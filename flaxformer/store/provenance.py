@@ -43,11 +43,11 @@ def provenance(file: Path | None = None) -> dict[str, Any]:
 def code(file: Path | None = None) -> dict[str, Any]:
     """Return the version of the code: the package's commit, and digests of its source and of a study file."""
     here = Path(flaxformer.__file__).parent
-    source = hashlib.blake2b(digest_size=8)
+    package = hashlib.blake2b(digest_size=8)
     for path in sorted(set(here.rglob("*.py")) - set((here / "experiments").rglob("*.py"))):
-        source.update(f"{path.relative_to(here).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+        package.update(f"{path.relative_to(here).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     study = None if file is None else hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
-    return {"commit": commit(), "source": source.hexdigest(), "study_file": study}
+    return {"commit": commit(), "source": package.hexdigest(), "study_file": study}
 
 
 def precision() -> str:

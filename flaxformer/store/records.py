@@ -116,14 +116,14 @@ def read_columns(path: Path, choose: Callable[[pl.LazyFrame], pl.LazyFrame]) -> 
     while True:
         checked = check_table(path)
         try:
-            found = choose(pl.scan_parquet(path, glob=False)).collect()
+            selected = choose(pl.scan_parquet(path, glob=False)).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
             if checked == _version_at(path):
                 text = str(error).splitlines()[0] if str(error) else ""
                 raise DamagedError(f"{type(error).__name__}: {text}") from None
         else:
             if checked == _version_at(path):  # else it was replaced after it was checked
-                return found
+                return selected
 
 
 def check_types(schema: pl.Schema) -> None:
@@ -162,7 +162,7 @@ FileVersion = tuple[int, int, int]
 
 @read_again
 def _version_at(path: Path) -> FileVersion:
-    """Version of the file that is there now; a network file system looks it up anew when a file is opened."""
+    """Version of the file that is there now; a network file system looks it up again when a file is opened."""
     with path.open("rb") as file:
         return _version(os.fstat(file.fileno()))
 
@@ -189,11 +189,11 @@ def check_table(path: Path) -> FileVersion:
         file.seek(0)
         for begin in range(0, footer, PART):
             computed.update(file.read(min(PART, footer - begin)))
-        rest = file.read()
-    seals = set(SEAL.findall(rest))
+        tail = file.read()
+    seals = set(SEAL.findall(tail))
     if not seals:
         raise DamagedError("it has no digest")
-    if not any(seal == _seal(computed, rest.replace(seal, UNSEALED)) for seal in seals):
+    if not any(seal == _seal(computed, tail.replace(seal, UNSEALED)) for seal in seals):
         raise DamagedError("its digest differs")
     return version
 
@@ -203,9 +203,9 @@ def _footer(size: int, last: bytes) -> int:
     return max(0, size - 8 - int.from_bytes(last[:4], "little"))
 
 
-def _seal(before: "hashlib.blake2b", rest: bytes) -> bytes:
+def _seal(before: "hashlib.blake2b", tail: bytes) -> bytes:
     whole = before.copy()
-    whole.update(rest)
+    whole.update(tail)
     return b"flaxformer:" + whole.hexdigest().encode()
 
 
@@ -221,5 +221,5 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, DamagedError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{path} cannot be written: {reason}; finished runs are kept: mend this, and run again"
+            f"{path} cannot be written: {reason}; finished runs are kept: correct this, and run again"
         ) from error

@@ -16,10 +16,10 @@ def repair(store: Store) -> None:
     plain = [path for path, name in store.line_files().items() if not name["worker"]]
     for path in (store.root / MEASUREMENTS, store.root / LAUNCHES, *plain):
         data = digests.read_or_empty(path)
-        rows, wrong = read_checked(path) if path.name in LINES else digests.lines(path)
+        lines, wrong = read_checked(path) if path.name in LINES else digests.lines(path)
         if wrong:
             store.set_aside(path, wrong[0])
-            data = b"".join(map(digests.line, rows))
+            data = b"".join(map(digests.line, lines))
         if wrong or (data and not data.endswith(b"\n")):
             with records.writing(path):
                 write_atomically(path, data[: data.rfind(b"\n") + 1])

@@ -34,8 +34,8 @@ def check_round_trip(declaration: Declaration) -> None:
 def check_document(declaration: Declaration) -> None:
     """Raise ValueError if study.json would not hold a declaration exactly."""
     text = digests.document(plain(declaration))
-    if found := CONTROL.search(text):
-        raise DamagedError(f"it holds the control character {found[0]!r}; expected printable text")
+    if match := CONTROL.search(text):
+        raise DamagedError(f"it holds the control character {match[0]!r}; expected printable text")
     again = read(digests.parse_document(text))
     for name in Declaration.__struct_fields__:
         if getattr(again, name) != getattr(declaration, name):
@@ -51,7 +51,7 @@ def check_rows(rows: list[Row]) -> None:
     buffer = io.BytesIO()
     records.frame_of(rows).write_parquet(buffer)
     buffer.seek(0)
-    if rows and [Row.from_columns(one) for one in pl.read_parquet(buffer).to_dicts()] != rows:
+    if rows and [Row.from_columns(columns) for columns in pl.read_parquet(buffer).to_dicts()] != rows:
         raise DamagedError("the table of results is read back as another one")
 
 

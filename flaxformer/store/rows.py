@@ -89,22 +89,22 @@ class Row(Mapping[str, Any]):
         Raises:
           ValueError: a required column is absent, or a value is of another type.
         """
-        given = {name: value for name, value in columns.items() if value is not None}
-        given |= {name: printable(given[name]) for name in ("cause", "error") if isinstance(given.get(name), str)}
-        fixed = {column.name: given.pop(column.name) for column in COLUMNS if column.name in given}
+        flat = {name: value for name, value in columns.items() if value is not None}
+        flat |= {name: printable(flat[name]) for name in ("cause", "error") if isinstance(flat.get(name), str)}
+        fixed = {column.name: flat.pop(column.name) for column in COLUMNS if column.name in flat}
         for column in COLUMNS:
             if column.is_required and column.name not in fixed:
                 raise ValueError(f"{column.name} is absent")
-            if column.name in fixed and not isinstance(fixed[column.name], column.accepted):
+            if column.name in fixed and not isinstance(fixed[column.name], column.accepted_types):
                 raise ValueError(f"{column.name} is {fixed[column.name]!r}; expected {column.kind}")
-        given, fixed = ({name: _checked(name, value) for name, value in own.items()} for own in (given, fixed))
+        flat, fixed = ({name: _check(name, value) for name, value in mapping.items()} for mapping in (flat, fixed))
         if fixed["status"] not in get_args(RunStatus):
             raise ValueError(f"status is {fixed['status']!r}; expected one of {', '.join(get_args(RunStatus))}")
         return cls(
             **fixed,
-            labels={name: value for name, value in given.items() if isinstance(value, str)},
-            metrics={name: value for name, value in given.items() if isinstance(value, int | float)},
-            curves={name.removesuffix(CURVE): value for name, value in given.items() if isinstance(value, list)},
+            labels={name: value for name, value in flat.items() if isinstance(value, str)},
+            metrics={name: value for name, value in flat.items() if isinstance(value, int | float)},
+            curves={name.removesuffix(CURVE): value for name, value in flat.items() if isinstance(value, list)},
         )
 
     @functools.cached_property
@@ -138,7 +138,7 @@ class Column(NamedTuple):
     is_required: bool
 
     @property
-    def accepted(self) -> tuple[type, ...]:
+    def accepted_types(self) -> tuple[type, ...]:
         """Python types of its values."""
         return _ACCEPTED[self.kind]
 
@@ -167,14 +167,14 @@ INTEGERS = range(-(2**63), 2**63)
 """Integers that a column of a table can hold."""
 
 
-def _checked(name: str, value: Any) -> Any:
+def _check(name: str, value: Any) -> Any:
     """Return a value as a column of this name in a table can hold it.
 
     Raises:
       ValueError: it can not.
     """
     if isinstance(value, list):
-        return _checked_list(name, value)
+        return _check_list(name, value)
     if name.endswith(CURVE) and isinstance(value, str | int | float):
         raise ValueError(f"{name} is {value!r:.60}; expected a list of numbers")
     if isinstance(value, int) and value not in INTEGERS:
@@ -182,7 +182,7 @@ def _checked(name: str, value: Any) -> Any:
     return value
 
 
-def _checked_list(name: str, values: list[Any]) -> list[int | float | None]:
+def _check_list(name: str, values: list[Any]) -> list[int | float | None]:
     """Return a list of integers alone, or else of floats; None may be in both."""
     kinds = {*map(type, values)} - {type(None)}
     integers = {kind for kind in kinds if issubclass(kind, int)}

@@ -76,8 +76,8 @@ def status(store: Store) -> StudyStatus:
       UserError: the folder holds no study.
     """
     declaration, now = store.declaration, time.time()
-    rows = columns.fixed(store, "group", "seconds", "tokens_per_second", "group_size", "device")
-    found = {name: (status, group) for name, status, group in rows.select("trial", "status", "group").iter_rows()}
+    rows = columns.read_scalars(store, "group", "seconds", "tokens_per_second", "group_size", "device")
+    results = {name: (status, group) for name, status, group in rows.select("trial", "status", "group").iter_rows()}
     leases = read_leases(store.leases)
     alive = [lease for lease in leases if _state(lease, now) == "alive"]
     running = {trial for lease in alive for trial in lease["trials"] or ()}
@@ -86,8 +86,8 @@ def status(store: Store) -> StudyStatus:
     counts: dict[str, Counter[str]] = {}
     written = store.written()
     for trial in declaration.trials:
-        name, (ended, own) = trial.trial, found.get(trial.trial, ("", ""))
-        group = trial.group or own
+        name, (ended, row_group) = trial.trial, results.get(trial.trial, ("", ""))
+        group = trial.group or row_group
         is_held = name in running or group in whole
         state = ended if ended and not (ended == "failed" and is_held) else "running" if is_held else "missing"
         trials[state].append(name)
@@ -100,11 +100,11 @@ def status(store: Store) -> StudyStatus:
         "folder": str(store.root),
         "groups": [
             {
-                **_counts(own),
+                **_counts(states),
                 "group": group,
                 "seconds_since_last_row": round(now - written[group], 1) if group in written else None,
             }
-            for group, own in counts.items()
+            for group, states in counts.items()
         ],
         "leases": [_lease(lease, now) for lease in leases],
         "trials": {state: trials[state] for state in ("failed", "running", "missing")},
@@ -132,7 +132,7 @@ def _pace(rows: pl.DataFrame, counts: Mapping[str, Counter[str]], processes: int
 
     A group without a finished run is taken to cost the mean of the others per run.
     """
-    left = {group: own["running"] + own["missing"] for group, own in counts.items()}
+    left = {group: states["running"] + states["missing"] for group, states in counts.items()}
     timed = rows.filter((pl.col("seconds") != 0) & (pl.col("tokens_per_second") != 0))
     if not sum(left.values()):
         return None, 0.0
@@ -148,8 +148,8 @@ def _pace(rows: pl.DataFrame, counts: Mapping[str, Counter[str]], processes: int
 
 def _rungs(store: Store) -> list[Path]:
     """The folders of a halving's rungs, each a study's, in the order in which they are trained."""
-    found = (store.root / RUNGS).glob("[0-9]*")
-    return sorted((path for path in found if (path / "study.json").exists()), key=lambda path: int(path.name))
+    folders = (store.root / RUNGS).glob("[0-9]*")
+    return sorted((path for path in folders if (path / "study.json").exists()), key=lambda path: int(path.name))
 
 
 def _state(lease: Lease, now: float) -> str:

@@ -176,25 +176,25 @@ class Store:
     def _files(self, pattern: str) -> list[Path]:
         """The files in groups/ that match."""
         check_folder(self.groups)
-        found = sorted(path for path in self.groups.glob(pattern) if not path.name.startswith("."))
-        for path in found:
+        paths = sorted(path for path in self.groups.glob(pattern) if not path.name.startswith("."))
+        for path in paths:
             check_file(path)
-        return [path for path in found if path.is_file()]
+        return [path for path in paths if path.is_file()]
 
     def line_files(self, group: str | None = None) -> dict[Path, re.Match[str]]:
         """The files of lines, of a group or of all, each with the parts of its name."""
-        found = {path: LINES.fullmatch(path.name) for path in self._files("*.jsonl")}
-        return {path: name for path, name in found.items() if name and group in (None, name["group"])}
+        matches = {path: LINES.fullmatch(path.name) for path in self._files("*.jsonl")}
+        return {path: name for path, name in matches.items() if name and group in (None, name["group"])}
 
     def rows_of_lines(self, path: Path) -> list[Row]:
         """The rows of a file of lines; other lines are noted as damage."""
         try:
-            rows, wrong = digests.lines(path)
+            lines, wrong = digests.lines(path)
         except FileNotFoundError:  # it was merged meanwhile
             return []
         for text in wrong:
             self.note_damage(path, text)
-        return self.checked_rows(path, rows)
+        return self.checked_rows(path, lines)
 
     def rows_of_table(self, path: Path) -> list[Row]:
         try:
@@ -205,10 +205,10 @@ class Store:
             pass
         return []
 
-    def checked_rows(self, path: Path, found: list[JsonObject]) -> list[Row]:
+    def checked_rows(self, path: Path, flat_rows: list[JsonObject]) -> list[Row]:
         """The rows of results among what a file holds; others are noted as damage."""
         rows, wrong = [], []
-        for columns in found:
+        for columns in flat_rows:
             try:
                 rows.append(Row.from_columns(columns))
             except ValueError as error:
@@ -286,7 +286,7 @@ class Store:
                     elif is_merged:
                         path.unlink(missing_ok=True)
 
-    def unmerged(self) -> list[str]:
+    def unmerged_groups(self) -> list[str]:
         """The groups with lines that are not merged into their Parquet file."""
         return list(dict.fromkeys(name["group"] for name in self.line_files().values()))
 
@@ -297,11 +297,11 @@ class Store:
     def measured_by(self, identities: Collection[str | None]) -> list[JsonObject]:
         """Rows measured or derived by the code of one of these identities, in the order in which they were written."""
         path = self.root / MEASUREMENTS
-        rows, wrong = read_checked(path)
+        lines, wrong = read_checked(path)
         if wrong:
-            self.note_damage(path, f"{count_of(len(wrong), 'line')} of {len(rows) + len(wrong)}: {wrong[0]}")
-        rows = [row for row in rows if row["measured_by"] in identities]
-        return [row | {"values": {printable(name): value for name, value in row["values"].items()}} for row in rows]
+            self.note_damage(path, f"{count_of(len(wrong), 'line')} of {len(lines) + len(wrong)}: {wrong[0]}")
+        lines = [row for row in lines if row["measured_by"] in identities]
+        return [row | {"values": {printable(name): value for name, value in row["values"].items()}} for row in lines]
 
     def append_measurement(self, row: JsonObject) -> None:
         """Add the measurement of one seed; it is on the disk when this returns."""
@@ -310,9 +310,9 @@ class Store:
     def replace_measurements(self, rows: list[JsonObject], identity: str) -> None:
         """Replace the measurements of an identity by numbers derived from the present runs; others stay."""
         path = self.root / MEASUREMENTS
-        others = [row for row in read_lines(path) if row["measured_by"] != identity]
+        kept = [row for row in read_lines(path) if row["measured_by"] != identity]
         with records.writing(path):
-            write_atomically(path, b"".join(map(digests.line, [*others, *rows])))
+            write_atomically(path, b"".join(map(digests.line, [*kept, *rows])))
 
     def record_launch(self, launch: JsonObject) -> None:
         """Add one launch to the provenance."""

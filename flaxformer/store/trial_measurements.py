@@ -1,7 +1,7 @@
 """Measurements of kept weights: numbers per trial that a user's function gave after training, without training again.
 
 DIR/trial_measurements.jsonl holds a line per launch of a function, with the digest of its code, and a line per trial.
-The current code and step of a function are those of its last launch. Lines of other code, of another step, of another
+The current code and step of a function come from its last launch. Lines of other code, of another step, of another
 trial identity or of other weights stay in the file, and are not read as results.
 """
 
@@ -25,24 +25,26 @@ def read(store: Store) -> tuple[list[MeasuringLaunch], list[TrialMeasurement]]:
     if wrong:
         store.corrupt_files.setdefault(NAME, wrong[0])
     launches: dict[str, MeasuringLaunch] = {}
-    found = []
+    measurements = []
     for line in lines:
         entry = convert(line, LINES[NAME])
         if isinstance(entry, MeasuringLaunch):
             launches.pop(entry.function, None)  # the last launch is the last one listed
             launches[entry.function] = entry
         elif isinstance(entry, TrialMeasurement):
-            found.append(entry)
-    return list(launches.values()), found
+            measurements.append(entry)
+    return list(launches.values()), measurements
 
 
 def current(store: Store, study: Declaration) -> dict[str, dict[str, TrialMeasurement]]:
-    """Return the measurements by function and trial: those of each function's last launch, for the declared trials."""
-    launches, found = read(store)
+    """Return the measurements by function and trial: of each function's last launch, for the declared trials."""
+    launches, measurements = read(store)
     fingerprints = study.fingerprints
     return {
         launch.function: {
-            one.trial: one for one in found if one.key == launch.key and fingerprints.get(one.trial) == one.fingerprint
+            entry.trial: entry
+            for entry in measurements
+            if entry.key == launch.key and fingerprints.get(entry.trial) == entry.fingerprint
         }
         for launch in launches
     }

@@ -85,5 +85,5 @@ def check_level(what: str, value: object) -> None:
 
 
 def is_number(value: object) -> TypeGuard[Number]:
-    """True for a real number; a truth value is none."""
+    """True for a real number; a truth value is not a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -43,7 +43,7 @@ class Claim:
     "Yes: …", "refuted": "No: …", "inconclusive": "The study cannot tell whether …"}; the report begins with it.
 
     Raises:
-      UserError: the arguments are not those of one form.
+      UserError: the arguments do not match one form.
     """
 
     text: str

@@ -23,12 +23,12 @@ CODE = "code"
 """Name of the folder of the copies, which has a folder per version; its name is the digest of the copies."""
 
 
-def execute_copy(root: Path, source: Path, why: str, trust_code: bool, execute: Callable[[Path], T]) -> T:
+def execute_copy(root: Path, copy: Path, why: str, trust_code: bool, execute: Callable[[Path], T]) -> T:
     """Call a function that executes a copy of a file in a results folder, if the copies are as they were written.
 
     Args:
       root: the results folder, which has the folder code/.
-      source: the copy, root/code/DIGEST/….
+      copy: the copy, root/code/DIGEST/….
       why: the reason for which the code is needed, a sentence without its full stop.
       trust_code: True if the user trusts the code; False refuses.
       execute: called with the copy.
@@ -36,7 +36,7 @@ def execute_copy(root: Path, source: Path, why: str, trust_code: bool, execute: 
     Raises:
       UserError: the copies differ from their digest, or the user did not say that the code may be executed.
     """
-    copies = root / CODE / source.relative_to(root / CODE).parts[0]
+    copies = root / CODE / copy.relative_to(root / CODE).parts[0]
     if not is_unchanged_copy(copies):
         raise UserError(f"{copies} was changed after it was written, and is not executed ({why})")
     if not trust_code:
@@ -45,7 +45,7 @@ def execute_copy(root: Path, source: Path, why: str, trust_code: bool, execute: 
             "unless you trust it: read it, then give --trust-code, or trust_code=True in Python"
         )
     with _without_bytecode():
-        return execute(source)
+        return execute(copy)
 
 
 @contextlib.contextmanager
@@ -78,8 +78,8 @@ def load_run(folder: Path, trust_code: bool = False) -> Run:
         return read_config(folder)
     except UserError as error:
         root = folder.parent.parent if folder.parent.name == WEIGHTS else folder
-        source = source_of(folder, root) if names_user_classes(folder) else None
-        if source is None or not source.is_file():
+        file = source_of(folder, root) if names_user_classes(folder) else None
+        if file is None or not file.is_file():
             raise
-        execute_copy(root, source, str(error), trust_code, lambda copy: load_module(copy, "defines the run's classes"))
+        execute_copy(root, file, str(error), trust_code, lambda copy: load_module(copy, "defines the run's classes"))
         return read_config(folder)

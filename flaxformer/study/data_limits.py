@@ -20,14 +20,14 @@ def coverage(study: Declaration, standard_errors: Iterable[float]) -> str:
     if not study.arms or study.exact:
         return ""
     metric = study.metric
-    part = "test" if is_test_metric(metric) else "evaluation"
-    examples = {own.examples for own in study.evaluation_data.values()}
-    number = f" {examples.pop():,}" if len(examples) == 1 and part == "evaluation" else ""
-    text = f"Intervals cover the seeds; the{number} {part} examples are the same for all of them."
+    split = "test" if is_test_metric(metric) else "evaluation"
+    examples = {declared.examples for declared in study.evaluation_data.values()}
+    number = f" {examples.pop():,}" if len(examples) == 1 and split == "evaluation" else ""
+    text = f"Intervals cover the seeds; the{number} {split} examples are the same for all of them."
     errors = list(filter(math.isfinite, standard_errors))
     if not errors:
         return text
-    error = math.sqrt(sum(own**2 for own in errors) / len(errors))
+    error = math.sqrt(sum(error**2 for error in errors) / len(errors))
     return (
         f"{text} With other examples, the {metric.replace('_', ' ')} of a run would vary too, with a standard error of "
         f"{error:.2g}; most of it is common to all arms, and cancels in a difference."
@@ -65,9 +65,9 @@ def _differences(
     claims: Sequence[tuple[str, Sequence[Labels]]],
 ) -> Iterator[str]:
     """Yield the axes along which the evaluation data differ, and the claims that compare arms with different data."""
-    if len({own.digest for own in data.values()}) < 2:
+    if len({declared.digest for declared in data.values()}) < 2:
         return
-    digests = {_key(labels[arm]): own.digest for arm, own in data.items() if arm in labels}
+    digests = {_key(labels[arm]): declared.digest for arm, declared in data.items() if arm in labels}
     described = [labels[arm] for arm in data if arm in labels]
     names = [axis for axis in axes if _changes_data(axis, described, digests)]
     where = f"along {' and '.join(names)}" if names else "between arms"
@@ -76,9 +76,9 @@ def _differences(
         "their intervals do not cover it."
     )
     for text, compared in claims:
-        own = [one for one in compared if QUANTITY not in one]
-        if len({digests.get(_key(one)) for one in own}) > 1:
-            arms = " and ".join(", ".join(f"{name} {label}" for name, label in one.items()) for one in own)
+        compared_arms = [arm for arm in compared if QUANTITY not in arm]
+        if len({digests.get(_key(arm)) for arm in compared_arms}) > 1:
+            arms = " and ".join(", ".join(f"{name} {label}" for name, label in arm.items()) for arm in compared_arms)
             yield f"'{text}' compares arms that are evaluated on different data: {arms}."
 
 
@@ -89,19 +89,19 @@ def _key(labels: Labels) -> str:
 def _changes_data(axis: str, arms: Iterable[Labels], digests: Mapping[str, str]) -> bool:
     """True if two arms that differ along this axis only have different evaluation data."""
     groups: dict[str, set[str]] = {}
-    for own in arms:
-        others = {name: label for name, label in own.items() if name != axis}
-        groups.setdefault(_key(others), set()).add(digests[_key(own)])
+    for arm in arms:
+        context = {name: label for name, label in arm.items() if name != axis}
+        groups.setdefault(_key(context), set()).add(digests[_key(arm)])
     return any(len(group) > 1 for group in groups.values())
 
 
 def _overlaps(data: Mapping[str, DeclaredData]) -> Iterator[str]:
     """Yield a sentence per set of evaluation data of which examples also occur in training."""
-    found: dict[tuple[int, int, int | None], list[str]] = {}
-    for arm, own in data.items():
-        if own.in_training:
-            found.setdefault((own.in_training, own.examples, own.compared), []).append(arm)
-    for (shared, examples, compared), arms in found.items():
+    overlaps: dict[tuple[int, int, int | None], list[str]] = {}
+    for arm, declared in data.items():
+        if declared.in_training:
+            overlaps.setdefault((declared.in_training, declared.examples, declared.compared), []).append(arm)
+    for (shared, examples, compared), arms in overlaps.items():
         named = ", ".join(f"'{arm}'" for arm in arms[:MOST_NAMED])
         more = f" and {len(arms) - MOST_NAMED} more" if len(arms) > MOST_NAMED else ""
         where = "" if len(arms) == len(data) else f" (in {named}{more})"

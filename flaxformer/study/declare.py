@@ -96,8 +96,8 @@ class Study:
         check_metric(self.metric, self.baseline, self.measure is not None)
         check_test_metric(self.metric, halving=self.halving, keep=self.keep if self.keep == "best" else None)
         if self.goal is None:
-            own = None if self.halving is None else self.halving.goal
-            object.__setattr__(self, "goal", own or named_goal(self.metric, self.baseline))
+            goal = None if self.halving is None else self.halving.goal
+            object.__setattr__(self, "goal", goal or named_goal(self.metric, self.baseline))
         goal_of(self.metric, self.goal)
         names = [axis.name for axis in self.axes]
         if len(set(names)) < len(names):
@@ -122,24 +122,24 @@ class Study:
     def _check_seeds_vary(self) -> None:
         """Raise UserError if every source of randomness has a fixed seed, so that all seeds of an arm are one run."""
         for arm in self._declared_arms if len(self.seeds) > 1 else []:
-            own = arm.run.seeds
-            if None not in (own.init, own.data, own.dropout):
+            seeds = arm.run.seeds
+            if None not in (seeds.init, seeds.data, seeds.dropout):
                 raise UserError(
-                    f"arm '{arm.name}' has {own}, so that its {len(self.seeds)} seeds are the same run; expected None "
-                    "for at least one, or one seed"
+                    f"arm '{arm.name}' has {seeds}, so that its {len(self.seeds)} seeds are the same run; expected "
+                    "None for at least one, or one seed"
                 )
 
     def in_file(self, file: Path) -> Self:
         """Return the same study with its file; its arms are not declared and checked again."""
-        found = copy.copy(self)
-        object.__setattr__(found, "file", file)
-        return found
+        study = copy.copy(self)
+        object.__setattr__(study, "file", file)
+        return study
 
     @property
     def unit(self) -> str:
         """Unit of the metric."""
-        own = unit_of(self.metric, self.baseline)
-        return self.metric_unit if own is None else own
+        unit = unit_of(self.metric, self.baseline)
+        return self.metric_unit if unit is None else unit
 
     def arms(self) -> list[Arm]:
         """Return every combination of levels that the study declares, each once; with `compare`, at equal cost."""
@@ -165,32 +165,32 @@ class Study:
     def _declared_arms(self) -> list[Arm]:
         """The arms before `compare` adjusts them."""
         arms: list[Arm] = []
-        parts: dict[tuple[object, ...], Config] = {}
+        shared: dict[tuple[object, ...], Config] = {}
         for labels in COMBINATIONS[self.combine](self.axes, self.baseline):
             changes: dict[str, object] = {}
             for axis in self.axes:
                 changes |= axis.changes(labels[axis.name]) if labels[axis.name] in axis.levels else {}
-            arms.append(Arm(labels, self._changed(self._evaluation_changes(changes) | changes, parts)))
+            arms.append(Arm(labels, self._apply_changes(self._evaluation_changes(changes) | changes, shared)))
         return distinct(arms)
 
-    def _changed(self, changes: Mapping[str, object], parts: dict[tuple[object, ...], Config]) -> Run:
-        """Return the baseline with changes. Arms share a part, such as the model, in which they have the same values.
+    def _apply_changes(self, changes: Mapping[str, object], shared: dict[tuple[object, ...], Config]) -> Run:
+        """Return the baseline with changes. Arms share a config, such as the model's, in which they have equal values.
 
         Args:
           changes: value at each path.
-          parts: parts of earlier calls, by their changes.
+          shared: changed configs of earlier calls, by their changes.
         """
         nested: dict[str, dict[str, object]] = {}
         for path, value in changes.items():
-            name, _, rest = path.partition(".")
-            if not rest or name in changes or not isinstance(getattr(self.baseline, name, None), Config):
+            name, _, inner_path = path.partition(".")
+            if not inner_path or name in changes or not isinstance(getattr(self.baseline, name, None), Config):
                 return replace_at(self.baseline, changes)
-            nested.setdefault(name, {})[rest] = value
-        keys = {name: (name, *((path, id(value)) for path, value in own.items())) for name, own in nested.items()}
+            nested.setdefault(name, {})[inner_path] = value
+        keys = {name: (name, *((path, id(value)) for path, value in inner.items())) for name, inner in nested.items()}
         for name, key in keys.items():
-            if key not in parts:
-                parts[key] = replace_at(getattr(self.baseline, name), nested[name], f"{name}.")
-        return self.baseline.replace(**{name: parts[key] for name, key in keys.items()})
+            if key not in shared:
+                shared[key] = replace_at(getattr(self.baseline, name), nested[name], f"{name}.")
+        return self.baseline.replace(**{name: shared[key] for name, key in keys.items()})
 
     def _evaluation_changes(self, changes: Mapping[str, object]) -> dict[str, object]:
         """Return the change that keeps the evaluation set of the baseline in an arm with another batch size."""
@@ -214,16 +214,16 @@ class Study:
 
     def labels(self, axis: Axis) -> list[str]:
         """Return every label of the arms on an axis, preceded by the baseline's if it is not a level."""
-        own = self.baseline_label(axis)
-        return [*([own] if own and own not in axis.levels else []), *axis.levels]
+        baseline = self.baseline_label(axis)
+        return [*([baseline] if baseline and baseline not in axis.levels else []), *axis.levels]
 
     def coordinates(self, axis: Axis) -> dict[str, dict[str, Number | str]]:
         """Coordinates of every label that arms have on an axis; empty if the baseline's own level has none."""
-        found = axis.coordinates()
-        if (own := self.baseline_label(axis)) and own not in axis.levels and found:
+        by_name = axis.coordinates()
+        if (baseline := self.baseline_label(axis)) and baseline not in axis.levels and by_name:
             value = get_at(self.baseline, axis.paths[0])
-            return {name: {own: value} | values for name, values in found.items()} if len(found) == 1 else {}
-        return found
+            return {name: {baseline: value} | values for name, values in by_name.items()} if len(by_name) == 1 else {}
+        return by_name
 
     def contrasts(self) -> list[Contrast]:
         """Return the contrast of each claim, with a label for every axis.
@@ -236,14 +236,14 @@ class Study:
     def _contrasts(self, is_planned: bool) -> list[Contrast]:
         """The contrasts; until the study is planned, those of slopes have sizes 1, 10, 100, …, which count nothing."""
         known = {arm.name for arm in self._declared_arms} if self.claims else set()
-        rows = []
+        contrasts = []
         for claim in self.claims:
             complete = functools.partial(self._complete, who=f"claim '{claim.text}'")
             if isinstance(claim, ScalingClaim):
-                rows.append(self._slope(claim, complete, is_planned))
+                contrasts.append(self._slope(claim, complete, is_planned))
             else:
-                rows.append(claim.contrast(complete))
-            arms = [labels for _, labels in rows[-1].terms]
+                contrasts.append(claim.contrast(complete))
+            arms = [labels for _, labels in contrasts[-1].terms]
             for labels in arms:
                 if arm_name(labels) not in known and QUANTITY not in labels:
                     raise UserError(f"claim '{claim.text}' is about {labels}, which this study does not run")
@@ -251,13 +251,13 @@ class Study:
                     raise UserError(f"claim '{claim.text}' is about {labels}, and the study has no derive to give it")
                 if arms.count(labels) > 1:
                     raise UserError(f"claim '{claim.text}' compares {labels} with itself; expected different arms")
-        return rows
+        return contrasts
 
     def _slope(self, claim: ScalingClaim, complete: Callable[[Labels], Labels], is_planned: bool) -> Contrast:
         if self.scaling is None:
             raise UserError(f"claim '{claim.text}' is about a slope, and the study has no scaling; give it one")
         axis, against = self.scaling.axis, self.scaling.against
-        sizes = next(list(own.levels) for own in self.axes if own.name == axis)
+        sizes = next(list(study_axis.levels) for study_axis in self.axes if study_axis.name == axis)
 
         def size_of(labels: Labels) -> float:
             return self.scales[arm_name(labels)][against] if is_planned else 10.0 ** sizes.index(labels[axis])
@@ -280,8 +280,8 @@ class Study:
                 raise UserError(f"{who} names {name} '{label}'{did_you_mean(label, self.labels(axes[name]))}")
         full: Labels = {}
         for name, axis in axes.items():
-            found = labels.get(name) or self.baseline_label(axis)
-            if found is None:
+            chosen = labels.get(name) or self.baseline_label(axis)
+            if chosen is None:
                 raise UserError(f"{who} has no label of axis '{name}', and no level has the baseline's value; give one")
-            full[name] = found
+            full[name] = chosen
         return full

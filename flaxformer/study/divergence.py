@@ -88,18 +88,18 @@ def curve_of(row: Row, metric: str) -> list[float | None]:
 
     None where it is not finite.
     """
-    found, initial = list(row.curves[metric]), float(row[f"initial_{metric}"])
+    values, initial = list(row.curves[metric]), float(row[f"initial_{metric}"])
     steps, has_diverged = list(row.evaluated_at or ()), is_diverged(row)
     losses = list(row.curves.get(LOSS, ()))
-    alive = len(found)
+    alive = len(values)
     if row.diverged_at is not None:
         alive = sum(step < row.diverged_at for step in steps)
-    elif has_diverged and len(losses) == len(found):
+    elif has_diverged and len(losses) == len(values):
         sound = [i for i, loss in enumerate(losses) if not _blew_up(loss, row.metrics[f"initial_{LOSS}"])]
         alive = 1 + max(sound, default=-1)
     elif has_diverged:
-        alive = len(found) - 1
-    return [finite(value if i < alive else initial) for i, value in enumerate(found)]
+        alive = len(values) - 1
+    return [finite(value if i < alive else initial) for i, value in enumerate(values)]
 
 
 class CountedMetrics(Mapping[str, float]):
@@ -108,8 +108,8 @@ class CountedMetrics(Mapping[str, float]):
     def __init__(self, row: Row) -> None:
         first = [name for name in row.metrics if f"initial_{on_validation(name)}" in row.metrics]
         scores = {name: score(row, name) for name in first}
-        self._values = {**row.metrics, **{name: math.nan if own is None else own for name, own in scores.items()}}
-        self._without = {name for name, own in scores.items() if own is None}
+        self._values = {**row.metrics, **{name: math.nan if value is None else value for name, value in scores.items()}}
+        self._without = {name for name, value in scores.items() if value is None}
         self.unscored: set[str] = set()
 
     def __getitem__(self, name: str) -> float:
@@ -135,10 +135,10 @@ class CountedRow(Row):
     @classmethod
     def of(cls, row: Row) -> "CountedRow":
         """The row with the metrics of another one as they count."""
-        found = cls.from_columns(dict(row))
-        len(found)  # caches the flat columns before reading of metrics is recorded
-        object.__setattr__(found, "metrics", CountedMetrics(row))
-        return found
+        counted = cls.from_columns(dict(row))
+        len(counted)  # caches the flat columns before reading of metrics is recorded
+        object.__setattr__(counted, "metrics", CountedMetrics(row))
+        return counted
 
     def __getitem__(self, name: str) -> object:
         return self.metrics[name] if name in self.metrics else super().__getitem__(name)

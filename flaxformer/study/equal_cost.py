@@ -84,24 +84,24 @@ class EqualCost:
             raise UserError(f"compare.multiple_of is {self.multiple_of}; expected a whole number of at least 1")
 
     @classmethod
-    def of(cls, given: "EqualCost | str | None") -> "EqualCost | None":
+    def of(cls, rule: "EqualCost | str | None") -> "EqualCost | None":
         """Return a rule from itself, or from text such as "equal compute".
 
         Raises:
           UserError: another text or value.
         """
-        if given is None or isinstance(given, EqualCost):
-            return given
+        if rule is None or isinstance(rule, EqualCost):
+            return rule
         texts = [f"equal {name}" for name in QUANTITIES]
-        if not isinstance(given, str) or given not in texts:
-            hint = did_you_mean(given, texts) if isinstance(given, str) else f"; expected one of {texts}, or EqualCost"
-            raise UserError(f"compare is {quote(given)}{hint}")
-        return cls(given.removeprefix("equal "))
+        if not isinstance(rule, str) or rule not in texts:
+            hint = did_you_mean(rule, texts) if isinstance(rule, str) else f"; expected one of {texts}, or EqualCost"
+            raise UserError(f"compare is {quote(rule)}{hint}")
+        return cls(rule.removeprefix("equal "))
 
     def check_axes(self, paths: Mapping[str, Sequence[str]]) -> None:
         """Raise UserError if an axis varies an adjusted field itself; `paths` has the paths of each axis by name."""
-        for axis, own in paths.items():
-            for path in own:
+        for axis, axis_paths in paths.items():
+            for path in axis_paths:
                 if path in self.adjust:
                     raise UserError(
                         f"compare adjusts {path}, which axis '{axis}' varies; expected another field in adjust="
@@ -145,7 +145,7 @@ def match(rule: EqualCost, arm: str, run: Run, baseline: Run) -> Match:
     evaluations = run.training.steps // run.training.interval
     unit = math.lcm(rule.multiple_of, evaluations) if paths == [STEPS] else rule.multiple_of
 
-    def changed(value: int) -> dict[str, int]:
+    def changes_to(value: int) -> dict[str, int]:
         changes = dict.fromkeys(paths, value)
         if STEPS in paths and run.training.evaluate_every is not None:
             changes["training.evaluate_every"] = value // evaluations
@@ -153,7 +153,7 @@ def match(rule: EqualCost, arm: str, run: Run, baseline: Run) -> Match:
 
     @functools.cache
     def relative(number: int) -> float:
-        changes = changed(number * unit)
+        changes = changes_to(number * unit)
         try:
             return cost(replace_at(run, changes)) / target
         except UserError as error:
@@ -167,7 +167,7 @@ def match(rule: EqualCost, arm: str, run: Run, baseline: Run) -> Match:
             f"compare adjusts {' and '.join(paths)}, which does not increase the {rule.quantity} of arm '{arm}'; "
             "expected a field that does"
         )
-    after, changes = relative(number), changed(number * unit)
+    after, changes = relative(number), changes_to(number * unit)
     if abs(after - 1) > rule.tolerance:
         values = ", ".join(f"{path}={value}" for path, value in changes.items())
         where = f" in multiples of {unit}" if unit > 1 else ""
@@ -227,14 +227,14 @@ def describe_matches(rule: EqualCost | str | None, matches: Mapping[str, Match],
         return []
     quantity = QUANTITIES[rule.quantity]
     target, paths = with_prefix(quantity.of(baseline), quantity.unit), " or ".join(rule.adjust)
-    adjusted = {arm: own for arm, own in matches.items() if own.changes}
-    farthest = max((abs(own.after - 1) for own in matches.values()), default=0.0)
-    found = [
+    adjusted = {arm: match for arm, match in matches.items() if match.changes}
+    farthest = max((abs(match.after - 1) for match in matches.values()), default=0.0)
+    lines = [
         f"Compared at equal {rule.quantity}: {target}, within {rule.tolerance:.2g} (largest difference "
         f"{farthest:.2g}); {paths} adjusted in {len(adjusted)} of {count_of(len(matches), 'arm')}."
     ]
-    for arm, own in list(adjusted.items())[:MOST_LISTED]:
-        changes = ", ".join(f"{path} {old} -> {new}" for path, (old, new) in own.changes.items())
-        found.append(f"  {arm}: {changes} ({own.before:.3g} -> {own.after:.3g} times the {rule.quantity})")
+    for arm, match in list(adjusted.items())[:MOST_LISTED]:
+        changes = ", ".join(f"{path} {old} -> {new}" for path, (old, new) in match.changes.items())
+        lines.append(f"  {arm}: {changes} ({match.before:.3g} -> {match.after:.3g} times the {rule.quantity})")
     more = len(adjusted) - MOST_LISTED
-    return found + ([f"  and {more} more, in study.json once the study has run"] if more > 0 else [])
+    return lines + ([f"  and {more} more, in study.json once the study has run"] if more > 0 else [])

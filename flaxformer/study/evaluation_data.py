@@ -19,16 +19,16 @@ from flaxformer.training.run import Run
 def evaluation_data(study: Study) -> dict[str, DeclaredData]:
     """Return a digest of the evaluation examples of each arm, by its name, and how many also occur in training.
 
-    They are the data of the study's metric: those of the task, or of a named evaluation. An arm whose task raises an
+    They are the data of the study's metric: of the task, or of a named evaluation. An arm whose task raises an
     exception is left out: its runs will fail, and the report has their tracebacks.
     """
     arms = study.arms()
-    evaluated = {arm.name: (_evaluated(arm.run, study.metric), arm.run.task) for arm in arms}
-    found = {own: _describe(*own) for own in set(evaluated.values())}
-    return {name: description for name, own in evaluated.items() if (description := found[own]) is not None}
+    evaluated = {arm.name: (_data_of_metric(arm.run, study.metric), arm.run.task) for arm in arms}
+    descriptions = {pair: _describe(*pair) for pair in set(evaluated.values())}
+    return {name: description for name, pair in evaluated.items() if (description := descriptions[pair]) is not None}
 
 
-def _evaluated(run: Run, metric: str) -> Task | Evaluation:
+def _data_of_metric(run: Run, metric: str) -> Task | Evaluation:
     """Return what a metric is computed on: the run's task, the task of a part of it, or a named evaluation."""
     return run.task if metric in METRICS else evaluated_by(run).get(on_validation(metric), run.task)
 
@@ -60,11 +60,12 @@ def check_test_set(study: Study) -> None:
     """Raise UserError if the metric is of the test data, and the task of an arm has no test set."""
     if not is_test_metric(study.metric):
         return
-    for own in {_evaluated(arm.run, study.metric) for arm in study.arms()}:
-        if (own.load().test() if isinstance(own, Task) else own.load_test()) is None:
+    for evaluated in {_data_of_metric(arm.run, study.metric) for arm in study.arms()}:
+        if (evaluated.load().test() if isinstance(evaluated, Task) else evaluated.load_test()) is None:
             raise UserError(
-                f"metric is '{study.metric}' and {own} has no test set: all held-out examples are in the evaluation "
-                "set, or its source defines no `test`; expected fewer evaluation_batches, or more held-out examples"
+                f"metric is '{study.metric}' and {evaluated} has no test set: all held-out examples are in the "
+                "evaluation set, or its source defines no `test`; expected fewer evaluation_batches, or more held-out "
+                "examples"
             )
 
 

@@ -65,10 +65,10 @@ class Halving:
 
     def rungs(self, steps: int) -> list[int]:
         """Return the steps at which arms are stopped: first · factor^k below `steps`."""
-        found = [self.first]
-        while found[-1] * self.factor < steps:
-            found.append(found[-1] * self.factor)
-        return found
+        stops = [self.first]
+        while stops[-1] * self.factor < steps:
+            stops.append(stops[-1] * self.factor)
+        return stops
 
     def best(self, scores: Mapping[str, float], metric: str) -> list[str]:
         """Return the arms of one program that continue after a rung, in the order in which they are given.

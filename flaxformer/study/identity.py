@@ -35,32 +35,36 @@ def recipe(
 
 def data_of(task: Task, evaluations: Sequence[Evaluation]) -> JsonObject:
     """Return the fingerprint of a task's data, and those of named evaluations, whose keys begin with the name."""
-    named = {f"{one.name} {key}": value for one in evaluations for key, value in one.fingerprint().items()}
+    named = {
+        f"{evaluation.name} {key}": value
+        for evaluation in evaluations
+        for key, value in evaluation.fingerprint().items()
+    }
     return task.fingerprint() | named
 
 
 def code_by_arm(arms: Iterable[Arm], measure: Measure | None, file: Path | None) -> dict[str, dict[str, str]]:
     """Return the digests of the user code that each arm depends on, by the arm's name."""
     by_kinds: dict[tuple[type, ...], dict[str, str]] = {}
-    of_parts: dict[int, tuple[object, list[type]]] = {}  # arms have parts in common
-    found = {}
+    of_components: dict[int, tuple[object, list[type]]] = {}  # arms have components in common
+    by_arm = {}
     for arm in arms:
-        kinds = tuple(_classes_of_run(arm.run, of_parts))
+        kinds = tuple(_classes_of_run(arm.run, of_components))
         if kinds not in by_kinds:
             by_kinds[kinds] = code_digests([*kinds, *([] if measure is None else [measure])], file)
-        found[arm.name] = by_kinds[kinds]
-    return found
+        by_arm[arm.name] = by_kinds[kinds]
+    return by_arm
 
 
-def _classes_of_run(run: Run, of_parts: dict[int, tuple[object, list[type]]]) -> list[type]:
-    """Return `classes_in` a run, from the classes in its parts."""
-    found: list[type] = [type(run)]
+def _classes_of_run(run: Run, of_components: dict[int, tuple[object, list[type]]]) -> list[type]:
+    """Return `classes_in` a run, from the classes in its components."""
+    classes: list[type] = [type(run)]
     for field in dataclasses.fields(run):
-        part = getattr(run, field.name)
-        if id(part) not in of_parts:
-            of_parts[id(part)] = part, classes_in(part)
-        found += of_parts[id(part)][1]
-    return list(dict.fromkeys(found))
+        component = getattr(run, field.name)
+        if id(component) not in of_components:
+            of_components[id(component)] = component, classes_in(component)
+        classes += of_components[id(component)][1]
+    return list(dict.fromkeys(classes))
 
 
 def fingerprints(recipe: Recipe, seeds: Sequence[int], initial_weights: Sequence[str] = ()) -> tuple[str, ...]:
@@ -68,8 +72,8 @@ def fingerprints(recipe: Recipe, seeds: Sequence[int], initial_weights: Sequence
 
     Digests of the weights that the trials start from, where some are not drawn, are part of the recipes.
     """
-    weights = [{"initial_weights": own} for own in initial_weights] or [{}]
-    texts = [json.dumps(plain(recipe) | own, sort_keys=True, ensure_ascii=False) for own in weights]
+    weights = [{"initial_weights": start} for start in initial_weights] or [{}]
+    texts = [json.dumps(plain(recipe) | start, sort_keys=True, ensure_ascii=False) for start in weights]
     pairs = zip(seeds, texts if initial_weights else texts * len(seeds), strict=True)
     return tuple(digest(f"[{text}, {json.dumps(seed)}]") for seed, text in pairs)
 
@@ -87,5 +91,5 @@ def measured_by(code: Mapping[str, str], recipes: Mapping[str, Recipe] | None = 
       recipes: recipes of the arms whose results the numbers are derived from; None for a probe.
     """
     arms = [] if recipes is None else [{name: plain(recipe) for name, recipe in recipes.items()}]
-    parts = [flaxformer.SEMANTICS, dict(code), *arms]
-    return digest(json.dumps(parts, sort_keys=True))
+    content = [flaxformer.SEMANTICS, dict(code), *arms]
+    return digest(json.dumps(content, sort_keys=True))

@@ -60,8 +60,8 @@ def read(run: Run, expected: str | None = None) -> InitialWeights | None:
     init = run.init
     if init is None:
         return None
-    if expected is not None and (found := digest(run)) != expected:
-        raise UserError(f"init.path is '{init.path}', which has changed since it was declared: {expected} -> {found}")
+    if expected is not None and (current := digest(run)) != expected:
+        raise UserError(f"init.path is '{init.path}', which has changed since it was declared: {expected} -> {current}")
     return place(init, _arrays(init, run.seed), run.model)
 
 
@@ -116,8 +116,8 @@ def _read_file(init: From, path: Path) -> dict[str, np.ndarray]:
     _bytes(init, path)
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as found:
-                return {name: np.asarray(found[name]) for name in found.files}
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: np.asarray(arrays[name]) for name in arrays.files}
         return read_safetensors(path)
     except UserError:
         raise

@@ -15,12 +15,12 @@ def parse_labels(text: str) -> dict[str, str]:
     """Return the level of each axis that a text such as "norm=pre,width=64" names.
 
     Raises:
-      UserError: a part is not AXIS=LEVEL.
+      UserError: a word is not AXIS=LEVEL.
     """
-    parts = [part for part in text.split(",") if part]
-    if wrong := [part for part in parts if "=" not in part]:
+    words = [word for word in text.split(",") if word]
+    if wrong := [word for word in words if "=" not in word]:
         raise UserError(f"arm is '{text}', where '{wrong[0]}' has no =; expected AXIS=LEVEL, such as norm=pre,width=64")
-    return {axis.strip(): level.strip() for axis, _, level in (part.partition("=") for part in parts)}
+    return {axis.strip(): level.strip() for axis, _, level in (word.partition("=") for word in words)}
 
 
 def trial_name(study: Declaration, labels: Mapping[str, str], seed: int | None) -> str:
@@ -37,13 +37,15 @@ def trial_name(study: Declaration, labels: Mapping[str, str], seed: int | None) 
     seed = study.seeds[0] if seed is None else seed
     if seed not in study.seeds:
         raise UserError(f"seed is {seed}; expected one of {join_words(map(str, study.seeds))}")
-    own = [trial for trial in study.trials if trial.seed == seed]
-    found = [trial for trial in own if labels.items() <= trial.labels.items()]
-    if len(found) == 1:
-        return str(found[0].trial)
-    known = {name: dict.fromkeys(trial.labels[name] for trial in own) for name in own[0].labels} if own else {}
+    at_seed = [trial for trial in study.trials if trial.seed == seed]
+    matches = [trial for trial in at_seed if labels.items() <= trial.labels.items()]
+    if len(matches) == 1:
+        return str(matches[0].trial)
+    known = (
+        {name: dict.fromkeys(trial.labels[name] for trial in at_seed) for name in at_seed[0].labels} if at_seed else {}
+    )
     levels = "; ".join(f"{name}: {join_words(known[name])}" for name in known)
-    raise UserError(f"{len(found)} arms have the labels {dict(labels)}; expected one ({levels})")
+    raise UserError(f"{len(matches)} arms have the labels {dict(labels)}; expected one ({levels})")
 
 
 def kept_weights_folder(store: Store, labels: Mapping[str, str], seed: int | None) -> Path:

@@ -36,10 +36,10 @@ def load(file: Path, name: str, kind: type[T]) -> T:
       UserError: no such file, an error in it (with its line), or no object of this name and kind.
     """
     module = load_module(file, f"defines `{name}`")
-    found = getattr(module, name, None)
-    if not isinstance(found, kind):
-        raise UserError(f"'{file}' defines no `{name}`; expected `{name} = {kind.__name__}(...)`, found {found!r}")
-    return found
+    defined = getattr(module, name, None)
+    if not isinstance(defined, kind):
+        raise UserError(f"'{file}' defines no `{name}`; expected `{name} = {kind.__name__}(...)`, found {defined!r}")
+    return defined
 
 
 def load_module(file: Path, purpose: str) -> ModuleType:
@@ -91,10 +91,12 @@ def _import_from(folder: Path) -> None:
     again.
     """
     sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
-    own = {name: module for name, module in sys.modules.copy().items() if "@" not in name and is_user_module(module)}
-    inside = {name for name, module in own.items() if Path(str(module.__file__)).is_relative_to(folder)}
-    stale = inside if any(is_edited(own[name]) for name in inside) else set()
-    stale |= {name for name in set(own) - inside if (folder / f"{name}.py").is_file()}
+    user_modules = {
+        name: module for name, module in sys.modules.copy().items() if "@" not in name and is_user_module(module)
+    }
+    inside = {name for name, module in user_modules.items() if Path(str(module.__file__)).is_relative_to(folder)}
+    stale = inside if any(is_edited(user_modules[name]) for name in inside) else set()
+    stale |= {name for name in set(user_modules) - inside if (folder / f"{name}.py").is_file()}
     for name in stale - {"__main__"}:
         del sys.modules[name]
     importlib.invalidate_caches()

@@ -1,4 +1,4 @@
-"""Metrics of a study: those of every run, those of its named evaluations, and those that `measure` returns."""
+"""Metrics of a study: of every run, of its named evaluations, and the numbers that `measure` returns."""
 
 from collections.abc import Collection
 
@@ -16,7 +16,7 @@ METRICS = ("validation_loss", "validation_accuracy", *TEST_METRICS)
 
 
 def metrics_of(run: Run) -> list[str]:
-    """Return the names of the metrics of a run: those of its task, and those of its named evaluations."""
+    """Return the names of the metrics of a run: of its task, and of its named evaluations."""
     named = list(evaluated_by(run))
     return [*METRICS, *named, *(f"{TEST}{name}" for name in named)]
 

@@ -84,14 +84,14 @@ def check_sizes(study: Study) -> None:
         check_memory(arm.run, f"arm '{arm.name}'")
 
 
-def check_measured(study: Study) -> None:
+def check_measure(study: Study) -> None:
     """Trace `measure` on the baseline, without computing it.
 
     Raises:
       UserError: a result is not a scalar, a name is reserved or an axis', or the study's metric is missing.
     """
     taken = {axis.name for axis in study.axes} | columns_of(study.baseline)
-    shapes = jax.eval_shape(lambda run: _measured(study, run), jax.tree.map(jnp.asarray, study.baseline))
+    shapes = jax.eval_shape(lambda run: _call_measure(study, run), jax.tree.map(jnp.asarray, study.baseline))
     for name, shape in shapes.items():
         check_column("measure", name)
         if name in taken or name == QUANTITY or is_reserved(name):
@@ -105,7 +105,7 @@ def check_measured(study: Study) -> None:
             raise UserError(f"metric is '{study.metric}'{where}{did_you_mean(study.metric, known)}")
 
 
-def _measured(study: Study, run: Run) -> dict[str, jax.Array]:
+def _call_measure(study: Study, run: Run) -> dict[str, jax.Array]:
     if study.measure is None:
         return {}
     with calling("measure", "with the baseline, when it is traced"):
@@ -148,7 +148,7 @@ def declaration(study: Study, programs: Sequence[ProgramGroup] | None = None) ->
       UserError: a run does not fit into memory, or cannot be traced; or its metric does not exist.
     """
     check_sizes(study)
-    check_measured(study)
+    check_measure(study)
     check_traces(study)
     check_test_set(study)
     for arm in study.arms():
@@ -201,12 +201,12 @@ def _comparison(study: Study) -> DeclaredComparison | None:
 
 def _recipes(study: Study) -> dict[str, Recipe]:
     """Return the recipe of each arm by its name."""
-    parts = {arm.name: (arm.run.task, arm.run.evaluations) for arm in study.arms()}
-    data = {part: data_of(*part) for part in set(parts.values())}
+    evaluated = {arm.name: (arm.run.task, arm.run.evaluations) for arm in study.arms()}
+    data = {pair: data_of(*pair) for pair in set(evaluated.values())}
     code, halving = code_by_arm(study.arms(), study.measure, study.file), _competition(study)
     first = {trial.arm.name: trial for trial in study.trials()}
     known: Known = {}
-    return {name: recipe(trial, data[parts[name]], code[name], halving, known) for name, trial in first.items()}
+    return {name: recipe(trial, data[evaluated[name]], code[name], halving, known) for name, trial in first.items()}
 
 
 def _axis(study: Study, axis: Axis) -> DeclaredAxis:

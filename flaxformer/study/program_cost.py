@@ -93,6 +93,6 @@ def _first_batch(source: Source) -> AnyBatch:
 
 def slow_decoding(models: Iterable[ModelConfig]) -> list[str]:
     """Return a warning per token mixer without a decoding state, which reads the whole prefix again for each token."""
-    mixers = [found for model in models for found in model.mixers_without_state.items()]
+    mixers = [pair for model in models for pair in model.mixers_without_state.items()]
     names = dict.fromkeys(f"model.{path} {type(mixer).__name__}" for path, mixer in mixers)
     return [f"decoding is slow with {name}: it has no decoding state and reads all tokens again" for name in names]

@@ -1,5 +1,6 @@
 """Groups of trials that share a compiled program."""
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -45,11 +46,13 @@ def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path |
     """
     arms = {id(trial.arm): trial.arm for trial in trials}
     structures = {key: _structure(arm.run) for key, arm in arms.items()}  # a seed is a leaf
-    members: dict[tuple[jax.tree_util.PyTreeDef, bool], list[Trial]] = {own: [] for own in structures.values()}
+    members: dict[tuple[jax.tree_util.PyTreeDef, bool], list[Trial]] = collections.defaultdict(list)
     for trial in trials:
         members[structures[id(trial.arm)]].append(trial)
     levels = _levels(arms.values())
-    return [ProgramGroup(_group_name(own, levels), tuple(own), len(own), measure, file) for own in members.values()]
+    return [
+        ProgramGroup(_group_name(group, levels), tuple(group), len(group), measure, file) for group in members.values()
+    ]
 
 
 def _structure(run: Run) -> tuple[jax.tree_util.PyTreeDef, bool]:
@@ -59,15 +62,17 @@ def _structure(run: Run) -> tuple[jax.tree_util.PyTreeDef, bool]:
 
 def _levels(arms: Iterable[Arm]) -> dict[str, set[str]]:
     """Return the labels of arms on each axis."""
-    found: dict[str, set[str]] = {}
+    levels: dict[str, set[str]] = {}
     for arm in arms:
         for name, label in arm.labels.items():
-            found.setdefault(name, set()).add(label)
-    return found
+            levels.setdefault(name, set()).add(label)
+    return levels
 
 
-def _group_name(own: Sequence[Trial], levels: Mapping[str, set[str]]) -> str:
+def _group_name(trials: Sequence[Trial], levels: Mapping[str, set[str]]) -> str:
     """Return the labels that only this group has, made safe for a file name, with a digest of its structure."""
-    shared = _levels({id(trial.arm): trial.arm for trial in own}.values())
-    distinct = [f"{name}={next(iter(own))}" for name, own in shared.items() if len(own) == 1 < len(levels[name])]
-    return safe_name(",".join(distinct) or "all", distinct=str(_structure(own[0].run)))
+    shared = _levels({id(trial.arm): trial.arm for trial in trials}.values())
+    distinct = [
+        f"{name}={next(iter(labels))}" for name, labels in shared.items() if len(labels) == 1 < len(levels[name])
+    ]
+    return safe_name(",".join(distinct) or "all", distinct=str(_structure(trials[0].run)))

@@ -51,7 +51,7 @@ class ScalingClaim:
       answers: see `Claim`.
 
     Raises:
-      UserError: the arguments are not those of one form.
+      UserError: the arguments do not match one form.
     """
 
     text: str
@@ -71,10 +71,10 @@ class ScalingClaim:
         for verdict, answer in (self.answers or {}).items():
             check_text(f"claim '{self.text}' answers['{verdict}']", answer)
         for names, noun in ((("lower", "higher"), "arm"), (("slope_above", "slope_below", "slope_within"), "slope")):
-            given = [name for name in names if getattr(self, name) is not None]
-            if len(given) != 1:
-                found = " and ".join(given) or "none"
-                raise UserError(f"claim '{self.text}' has {found} of {', '.join(names)}; expected exactly one {noun}")
+            chosen = [name for name in names if getattr(self, name) is not None]
+            if len(chosen) != 1:
+                listed = " and ".join(chosen) or "none"
+                raise UserError(f"claim '{self.text}' has {listed} of {', '.join(names)}; expected exactly one {noun}")
         for name in ("lower", "higher", "than"):
             labels = getattr(self, name)
             if labels is None and name != "than":
@@ -126,7 +126,7 @@ class ScalingClaim:
         if axis in {**first, **second, **self.where}:
             raise UserError(f"claim '{self.text}' names axis '{axis}', along which it has the slope; expected no label")
         pairs = [[complete({**self.where, **labels, axis: size}) for labels in (first, second)] for size in sizes]
-        if any(one == other for one, other in pairs):
+        if any(arm == other for arm, other in pairs):
             raise UserError(f"claim '{self.text}' compares {first} with itself; expected different arms")
         places = [[math.log10(size_of(labels)) for labels in pair] for pair in pairs]
         weights = slope_weights(*np.array(places).T) if len(sizes) >= FEWEST_SIZES else None
@@ -137,8 +137,8 @@ class ScalingClaim:
             )
         sign = (1.0 if self.higher is not None else -1.0) * (1.0 if self.slope_below is None else -1.0)
         terms = []
-        for (one, other), weight, other_weight in zip(pairs, *weights, strict=True):
-            terms += [(sign * float(weight), one), (-sign * float(other_weight), other)]
+        for (arm, other), weight, other_weight in zip(pairs, *weights, strict=True):
+            terms += [(sign * float(weight), arm), (-sign * float(other_weight), other)]
         return Contrast(terms)
 
 
@@ -152,16 +152,16 @@ def slope_weights(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np
       None if A − B is known at fewer than three different places.
     """
     if np.abs(first - second).max() <= SAME:
-        places, own, other = (first + second) / 2, np.eye(len(first)), np.eye(len(first))
+        places, w, v = (first + second) / 2, np.eye(len(first)), np.eye(len(first))
     else:
         low, high = max(first.min(), second.min()), min(first.max(), second.max())
         places = np.array([x for x in np.union1d(first, second) if low <= x <= high])
-        own, other = (np.array([_interpolation(x, nodes) for x in places]) for nodes in (first, second))
+        w, v = (np.array([_interpolation(x, nodes) for x in places]) for nodes in (first, second))
     centred = places - (places.mean() if len(places) else 0.0)
     if (np.diff(np.sort(places)) > SAME).sum() < FEWEST_SIZES - 1:
         return None
     slope = centred / (centred @ centred)
-    return slope @ own, slope @ other
+    return slope @ w, slope @ v
 
 
 def _interpolation(x: float, nodes: np.ndarray) -> np.ndarray:
@@ -170,8 +170,8 @@ def _interpolation(x: float, nodes: np.ndarray) -> np.ndarray:
     nearest = sorted(distinct, key=lambda i: abs(float(nodes[i]) - x))[:NODES]
     weights = np.zeros(len(nodes))
     for i in nearest:
-        others = [j for j in nearest if j != i]
-        weights[i] = np.prod([(x - nodes[j]) / (nodes[i] - nodes[j]) for j in others])
+        neighbours = [j for j in nearest if j != i]
+        weights[i] = np.prod([(x - nodes[j]) / (nodes[i] - nodes[j]) for j in neighbours])
     return weights
 
 

@@ -68,13 +68,13 @@ def _coordinates(
 ) -> dict[str, dict[str, Number | str]]:
     """Coordinates of levels by the last part of each path: numbers as they are, anything else as canonical text."""
     names = _names(paths)
-    found: dict[str, dict[str, Number | str]] = {}
+    by_name: dict[str, dict[str, Number | str]] = {}
     for path, name in zip(paths, names, strict=True):
-        values = {label: own[path] for label, own in levels.items()}
+        values = {label: changes[path] for label, changes in levels.items()}
         numbers: dict[str, Number | str] = {label: value for label, value in values.items() if is_number(value)}
         is_numeric = len(numbers) == len(values)
-        found[name] = numbers if is_numeric else {label: canonical_text(value) for label, value in values.items()}
-    return found
+        by_name[name] = numbers if is_numeric else {label: canonical_text(value) for label, value in values.items()}
+    return by_name
 
 
 def _names(paths: Sequence[str]) -> list[str]:
@@ -105,13 +105,13 @@ def sample_points(space: Space, samples: int, method: Method = "sobol", seed: in
         raise UserError(f"samples is {samples}; expected at least 1")
     if samples > MOST_TRIALS:
         raise UserError(f"samples is {samples:,}; expected at most {MOST_TRIALS:,}, the largest number of trials")
-    if samples > (most := math.prod(one.count for one in space.values())):
+    if samples > (most := math.prod(distribution.count for distribution in space.values())):
         raise UserError(f"samples is {samples}; expected at most {most}, which the space has")
     points: dict[Point, tuple[float, ...]] = {}
     for row in itertools.islice(coordinates(method, len(space), seed), 1000 * samples):
         if len(points) == samples:
             break
-        drawn = [one.draw(u) for one, u in zip(space.values(), row, strict=True)]
+        drawn = [distribution.draw(u) for distribution, u in zip(space.values(), row, strict=True)]
         if (point := labels_of(drawn, space, points)) is not None:
             points[point] = row
     if len(points) < samples:
@@ -142,7 +142,7 @@ def _random(dimensions: int, random: np.random.Generator) -> Draw:
     return lambda n: random.random((n, dimensions))
 
 
-def _shifted(sequence: str, dimensions: int, random: np.random.Generator) -> Draw:
+def _shift(sequence: str, dimensions: int, random: np.random.Generator) -> Draw:
     """Return a shifted sequence of scipy.stats.qmc, which is imported here because the import takes half a second."""
     from scipy.stats import qmc
 
@@ -151,8 +151,8 @@ def _shifted(sequence: str, dimensions: int, random: np.random.Generator) -> Dra
 
 
 METHODS: dict[str, Callable[[int, np.random.Generator], Draw]] = {
-    "sobol": lambda dimensions, random: _shifted("Sobol", dimensions, random),
-    "halton": lambda dimensions, random: _shifted("Halton", dimensions, random),
+    "sobol": lambda dimensions, random: _shift("Sobol", dimensions, random),
+    "halton": lambda dimensions, random: _shift("Halton", dimensions, random),
     "random": _random,
 }
 
@@ -160,8 +160,10 @@ METHODS: dict[str, Callable[[int, np.random.Generator], Draw]] = {
 def labels_of(drawn: Sequence[Number | str], space: Space, taken: Collection[Point]) -> Point | None:
     """Return the labels of a drawn point, with the fewest digits that differ from the taken points; None if taken."""
     for digits in range(DIGITS, EXACT_DIGITS + 1):
-        point = tuple(one.label(value, digits) for one, value in zip(space.values(), drawn, strict=True))
-        held = all(one.holds(label) for one, label in zip(space.values(), point, strict=True))
+        point = tuple(
+            distribution.label(value, digits) for distribution, value in zip(space.values(), drawn, strict=True)
+        )
+        held = all(distribution.holds(label) for distribution, label in zip(space.values(), point, strict=True))
         if held and point not in taken:
             return point
     return None
@@ -170,13 +172,13 @@ def labels_of(drawn: Sequence[Number | str], space: Space, taken: Collection[Poi
 def axis_of(points: Sequence[Point], space: Space, name: str = "") -> Points:
     """Return the axis whose levels are these points."""
     paths = [(path,) if isinstance(path, str) else path for path in space]
-    names = _names([own[0] for own in paths])
+    names = _names([path_group[0] for path_group in paths])
     levels: dict[str, dict[str, object]] = {}
     coordinates: dict[str, dict[str, Number | str]] = {name: {} for name in names}
     for point in points:
-        label = point[0] if len(point) == 1 else " ".join(f"{n} {own}" for n, own in zip(names, point, strict=True))
-        values = [one.value(own) for one, own in zip(space.values(), point, strict=True)]
-        levels[label] = {path: value for own, value in zip(paths, values, strict=True) for path in own}
-        for one, own, value in zip(names, point, values, strict=True):
-            coordinates[one][label] = value if is_number(value) else own
+        label = point[0] if len(point) == 1 else " ".join(f"{n} {text}" for n, text in zip(names, point, strict=True))
+        values = [distribution.value(text) for distribution, text in zip(space.values(), point, strict=True)]
+        levels[label] = {path: value for path_group, value in zip(paths, values, strict=True) for path in path_group}
+        for coordinate, text, value in zip(names, point, values, strict=True):
+            coordinates[coordinate][label] = value if is_number(value) else text
     return Points(name or (names[0] if len(names) == 1 else "sample"), levels, coordinates)

@@ -24,22 +24,22 @@ def parse_seeds(text: str) -> tuple[int, ...]:
       UserError: the text is malformed, names a seed twice, or names none.
     """
     ranges = text if {",", ":"} & {*text} else f"0:{text}"
-    parts = [re.fullmatch(r"\s*([0-9]{1,10})\s*(?::\s*([0-9]{1,10})\s*)?", part) for part in ranges.split(",")]
-    if not all(parts):
+    matches = [re.fullmatch(r"\s*([0-9]{1,10})\s*(?::\s*([0-9]{1,10})\s*)?", word) for word in ranges.split(",")]
+    if not all(matches):
         raise UserError(
             f"seeds is {quote(text)}; expected a number N for 0 to N − 1, A:B for A to B − 1, or a list such as "
             "3,5,10:12"
         )
-    found: list[int] = []
-    for match in filter(None, parts):
+    seeds: list[int] = []
+    for match in filter(None, matches):
         first = int(match[1])
         last = first + 1 if match[2] is None else int(match[2])
         if last > LAST + 1 or last - first > MOST:
             raise UserError(f"seeds is {quote(text)}; expected at most {MOST:,} seeds, each at most {LAST:,}")
-        found += range(first, last)
-    if len(set(found)) < len(found) or not found:
-        what = "a seed twice" if found else "no seed"
+        seeds += range(first, last)
+    if len(set(seeds)) < len(seeds) or not seeds:
+        what = "a seed twice" if seeds else "no seed"
         raise UserError(
             f"seeds is {quote(text)}, which names {what}; expected at least one, all different, such as 4 or 3,5,8"
         )
-    return tuple(found)
+    return tuple(seeds)

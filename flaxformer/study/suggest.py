@@ -70,8 +70,8 @@ class Search(Study):
             if value := getattr(self, name):
                 raise UserError(f"a Search has {name} {value}; expected none: its one axis has the suggested points")
         if is_test_metric(self.metric):
-            own = on_validation(self.metric)
-            raise UserError(f"metric is '{self.metric}', and a Search chooses points by it; expected {own}")
+            expected = on_validation(self.metric)
+            raise UserError(f"metric is '{self.metric}', and a Search chooses points by it; expected {expected}")
         super().__post_init__()
 
     def of(self, points: Sequence[Point]) -> Study:
@@ -86,7 +86,7 @@ def read_rounds(search: Search, store: Store) -> list[list[Point]]:
     Raises:
       UserError: the points are of another space.
     """
-    found: list[list[Point]] = []
+    rounds: list[list[Point]] = []
     for line in read_lines(store.root / FILE):
         points = [tuple(point) for point in line["points"]]
         if line["paths"] != _paths(search.space) or not all(_is_in(point, search.space) for point in points):
@@ -94,9 +94,9 @@ def read_rounds(search: Search, store: Store) -> list[list[Point]]:
                 f"{store.root / FILE} has points of {line['paths']} that are not in the search's space; "
                 "expected this space alone: give --output another folder"
             )
-        if line["round"] == len(found):
-            found.append(points)
-    return found
+        if line["round"] == len(rounds):
+            rounds.append(points)
+    return rounds
 
 
 def append_round(search: Search, store: Store, number: int, points: Sequence[Point]) -> None:
@@ -114,7 +114,7 @@ def _paths(space: Space) -> list[str]:
 def _is_in(point: Point, space: Space) -> bool:
     with contextlib.suppress(ValueError):
         return len(point) == len(space) and all(
-            one.holds(label) for one, label in zip(space.values(), point, strict=True)
+            distribution.holds(label) for distribution, label in zip(space.values(), point, strict=True)
         )
     return False
 
@@ -127,12 +127,12 @@ def suggest(search: Search, rounds: Sequence[Sequence[Point]], rows: Mapping[str
     taken, new = set(before), []
     with _optuna() as optuna:
         distributions = {
-            path: _distribution(optuna, one)
-            for path, one in zip(_paths(search.space), search.space.values(), strict=True)
+            path: _distribution(optuna, distribution)
+            for path, distribution in zip(_paths(search.space), search.space.values(), strict=True)
         }
-        own = search.sampler or (lambda seed: optuna.samplers.TPESampler(seed=seed, constant_liar=True))
+        make_sampler = search.sampler or (lambda seed: optuna.samplers.TPESampler(seed=seed, constant_liar=True))
         direction = "minimize" if goal_of(search.metric, search.goal) == "lower" else "maximize"
-        study = optuna.create_study(direction=direction, sampler=own(seed))
+        study = optuna.create_study(direction=direction, sampler=make_sampler(seed))
         for known, value in scored:
             study.add_trial(_trial(optuna, search.space, distributions, known, value))
         for _ in range(search.samples):
@@ -146,8 +146,11 @@ def suggest(search: Search, rounds: Sequence[Sequence[Point]], rows: Mapping[str
 def _scores(search: Search, points: Sequence[Point], rows: Mapping[str, Row]) -> list[float]:
     """Return the metric of each point, averaged over the seeds; NaN if a run failed or has no score."""
     arms = search.of(points).arms()
-    found = [[rows[Trial(arm, seed).name] for seed in search.seeds] for arm in arms]
-    return [mean([None if row["status"] == "failed" else score(row, search.metric) for row in own]) for own in found]
+    by_arm = [[rows[Trial(arm, seed).name] for seed in search.seeds] for arm in arms]
+    return [
+        mean([None if row["status"] == "failed" else score(row, search.metric) for row in arm_rows])
+        for arm_rows in by_arm
+    ]
 
 
 @contextlib.contextmanager
@@ -164,12 +167,14 @@ def _optuna() -> Iterator[ModuleType]:
         optuna.logging.set_verbosity(before)
 
 
-def _distribution(optuna: ModuleType, one: Distribution) -> "BaseDistribution":
-    if isinstance(one, Choice):
-        return optuna.distributions.CategoricalDistribution(one.labels)
-    if isinstance(one, Integer):
-        return optuna.distributions.IntDistribution(one.low, one.high)
-    return optuna.distributions.FloatDistribution(one.low, one.high, log=isinstance(one, LogUniform))
+def _distribution(optuna: ModuleType, distribution: Distribution) -> "BaseDistribution":
+    if isinstance(distribution, Choice):
+        return optuna.distributions.CategoricalDistribution(distribution.labels)
+    if isinstance(distribution, Integer):
+        return optuna.distributions.IntDistribution(distribution.low, distribution.high)
+    return optuna.distributions.FloatDistribution(
+        distribution.low, distribution.high, log=isinstance(distribution, LogUniform)
+    )
 
 
 def _trial(
@@ -177,8 +182,8 @@ def _trial(
 ) -> "FrozenTrial":
     """Return the Optuna trial of a point; a failed one has no value."""
     params = {
-        path: label if isinstance(one, Choice) else one.value(label)
-        for path, one, label in zip(distributions, space.values(), point, strict=True)
+        path: label if isinstance(distribution, Choice) else distribution.value(label)
+        for path, distribution, label in zip(distributions, space.values(), point, strict=True)
     }
     if np.isnan(value):
         failed = optuna.trial.TrialState.FAIL

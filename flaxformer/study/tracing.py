@@ -41,10 +41,10 @@ def trace(run: Run, who: str, measure: Measure | None = None) -> None:
     Raises:
       UserError: an exception in user code, with its file, line and function; it begins with `who`.
     """
-    own, key = [kind for kind in classes_in(run) if is_user_class(kind)], (jax.tree.structure(run), measure)
-    if key in _TRACED or not (own or measure):
+    user_classes, key = [kind for kind in classes_in(run) if is_user_class(kind)], (jax.tree.structure(run), measure)
+    if key in _TRACED or not (user_classes or measure):
         return
-    with _traced(who, own):
+    with _explain_errors(who, user_classes):
         arrays, source = jax.tree.map(jnp.asarray, run.without_init), run.task.load()
         state = jax.eval_shape(start, arrays)
         flops_per_step(run, source)  # traces a step in float32 and whole batches, and keeps the count
@@ -52,8 +52,8 @@ def trace(run: Run, who: str, measure: Measure | None = None) -> None:
         if how.precision != "float32" or how.remat != "none" or how.micro_batches not in (None, 1):
             jax.eval_shape(train_step, state, arrays, first_batch(source))
         jax.eval_shape(_evaluate, state, arrays, source)
-        for one in run.evaluations:
-            jax.eval_shape(_score, state, arrays, one.load())
+        for evaluation in run.evaluations:
+            jax.eval_shape(_score, state, arrays, evaluation.load())
         if measure is not None:
             jax.eval_shape(lambda state, run: measure(evaluation_params(state, run), run), state, arrays)
     _TRACED.add(key)
@@ -68,19 +68,19 @@ def _score(state: TrainState, run: Run, data: EvaluationData) -> object:
 
 
 @contextlib.contextmanager
-def _traced(who: str, own: list[type]) -> Iterator[None]:
+def _explain_errors(who: str, user_classes: list[type]) -> Iterator[None]:
     try:
         yield
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        where = "" if place_of(error) else f"; its own classes: {', '.join(map(_defined, own))}"
+        where = "" if place_of(error) else f"; its own classes: {', '.join(map(_place_of_class, user_classes))}"
         raise UserError(
             f"{who} fails when it is traced, before training: {printable(describe(error))}{where}"
         ) from error
 
 
-def _defined(kind: type) -> str:
+def _place_of_class(kind: type) -> str:
     """A class with the file and line of its definition."""
     try:
         return f"{kind.__name__} ({inspect.getsourcefile(kind)}, line {inspect.getsourcelines(kind)[1]})"

@@ -25,8 +25,8 @@ def calling(name: str, where: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise UserError(
-            f"{name} failed {where}: {printable(describe(error))}; finished results are kept: mend the function, and "
-            "run again"
+            f"{name} failed {where}: {printable(describe(error))}; finished results are kept: correct the function, "
+            "and run again"
         ) from error
 
 
@@ -34,18 +34,18 @@ def numbers(name: str, values: object, where: str) -> dict[str, float]:
     """Return the numbers that a user's function gave, by name.
 
     Raises:
-      UserError: it is not a mapping of texts to numbers; the message says which entry is none.
+      UserError: it is not a mapping of texts to numbers; the message says which entry is not a number.
     """
     if not isinstance(values, Mapping):
-        raise UserError(f"{name} returns {_shown(values)} {where}; expected a dict of numbers by name")
-    found = {}
+        raise UserError(f"{name} returns {_shorten(values)} {where}; expected a dict of numbers by name")
+    floats = {}
     for key, value in values.items():
         check_column(name, key)
         try:
-            found[key] = float(value)
+            floats[key] = float(value)
         except (TypeError, ValueError):
-            raise UserError(f"{name} returns '{key}' = {_shown(value)} {where}; expected a number") from None
-    return found
+            raise UserError(f"{name} returns '{key}' = {_shorten(value)} {where}; expected a number") from None
+    return floats
 
 
 def check_column(function: str, name: object) -> None:
@@ -59,6 +59,6 @@ def check_column(function: str, name: object) -> None:
         raise UserError(f"{function} returns the name {name!r}; expected printable text")
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = printable(repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."

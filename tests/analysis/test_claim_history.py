@@ -88,7 +88,7 @@ def test_a_claim_changed_after_its_data_is_exploratory_and_the_former_one_is_sho
     answer = verdicts.verdict(analysis)
     assert answer.startswith("No claim was declared before its data.")
     assert f"Withdrawn after its data: {before.text} ({was}" in answer
-    cells = " ".join(tables.declarations(analysis).shown("page").rows[-1])
+    cells = " ".join(tables.declarations(analysis).in_form("page").rows[-1])
     assert ("rule changed: " in cells) if before.text == after.text else ("claim withdrawn: " in cells)
 
 
@@ -195,7 +195,7 @@ def test_an_unfinished_report_is_an_interim_analysis(tmp_path):
     records.write_table(path, rows[:9])
     analysis = write(store)
     assert [entry["kind"] for entry in entries(tmp_path)] == ["declaration", "interim", "interim"]
-    assert tables.declarations(analysis).shown("page").rows[-1][1:] == ["2 interim analyses (report)", "7 to 9"]
+    assert tables.declarations(analysis).in_form("page").rows[-1][1:] == ["2 interim analyses (report)", "7 to 9"]
     records.write_table(path, rows)
     write(store)
     assert len(entries(tmp_path)) == 3
@@ -313,7 +313,7 @@ def test_texts_are_in_the_log(tmp_path):
     analysis = analyse(declare_only(tmp_path, study(HIGH, question="Is it larger?", caveats=())))
     assert [claim.is_exploratory for claim in analysis.claims] == [False]
     assert [entry.get("caveats") for entry in entries(tmp_path)] == [["It is tiny."], None]
-    assert "question changed; caveats changed" in tables.declarations(analysis).shown("page").rows[-1]
+    assert "question changed; caveats changed" in tables.declarations(analysis).in_form("page").rows[-1]
 
 
 @pytest.mark.parametrize("lost", [(NAME,), (HEAD,), (NAME, HEAD)])

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from study.tiny import NORM, RATE, tiny
 
-from flaxformer.analysis import tuned
+from flaxformer.analysis import tuned_value
 from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.scaling_fit import MetricRange, SizePoint, fit_arm
 from flaxformer.report import verdicts
@@ -171,7 +171,7 @@ def test_an_arm_with_a_score_that_is_not_finite_is_never_chosen(tmp_path, goal, 
     study = scored(axes=(axis,), seeds=range(2), claims=(), goal=goal)
     store = fill(tmp_path, study, level)
     second = {"lower": 1e-3, "higher": 3e-3}[goal]
-    assert tuned(tmp_path, "optimizer.learning_rate", seeds=[7]) == second
+    assert tuned_value(tmp_path, "optimizer.learning_rate", seeds=[7]) == second
     assert analyse(store).sweeps[0].lines[0].best.numbers == {"rate": second}
     halved = scored(axes=(axis,), seeds=range(2), claims=(), halving=Halving(factor=2, first=3, goal=goal))
     chosen = {arm.labels["rate"] for arm in survivors(halved, halved.arms(), store.rows())}
@@ -188,7 +188,7 @@ def named(study):
 def test_tuning_refuses_a_study_without_a_finite_score(tmp_path, lost):
     fill(tmp_path, scored(claims=(), seeds=range(2)), lambda trial: lost)
     with pytest.raises(UserError, match="with a finite score at every seed"):
-        tuned(tmp_path, "optimizer.learning_rate", seeds=[7])
+        tuned_value(tmp_path, "optimizer.learning_rate", seeds=[7])
 
 
 @pytest.mark.parametrize("lost", NOT_FINITE)

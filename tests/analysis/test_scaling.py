@@ -33,7 +33,7 @@ def test_each_arm_has_its_law_and_its_prediction_of_the_held_out_size(tmp_path):
     assert (found.axis, found.variable) == ("size", "tokens")
     for fit in found.fits:
         limit, above, exponent = LAWS[fit.labels["norm"]]
-        assert (fit.reason, fit.seeds, len(fit.fitted)) == ("", tuple(range(SEEDS)), 5)
+        assert (fit.reason, fit.seeds, len(fit.fitted_points)) == ("", tuple(range(SEEDS)), 5)
         smallest = fit.points[0].size
         for own, truth in ((fit.limit, limit), (fit.exponent, exponent), (fit.amplitude, above * smallest**exponent)):
             assert own.low < own.value < own.high
@@ -118,7 +118,7 @@ def test_a_law_that_is_not_identified_has_a_reason_and_no_numbers(tmp_path, case
     for fit in analysis.scaling.fits:
         assert reason in fit.reason
         assert (fit.exponent, fit.amplitude, fit.limit) == (None, None, None)
-    own = [row for row in scaling_tables.scaling(analysis)[0].shown("page").rows if row[1] == "tokens"]
+    own = [row for row in scaling_tables.scaling(analysis)[0].in_form("page").rows if row[1] == "tokens"]
     for row in own:
         assert row[2].startswith("not identified: ")
         assert row[3:6] == ["–", "–", "–"]
@@ -204,7 +204,7 @@ def test_a_scaling_claim_is_declared_before_its_data_and_its_held_out_sizes_are_
     analysis = analyse(store)
     assert (
         "held out s5 -> along size against tokens, held out nothing"
-        in tables.declarations(analysis).shown("page").rows[-1][1]
+        in tables.declarations(analysis).in_form("page").rows[-1][1]
     )
 
 

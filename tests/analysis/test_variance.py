@@ -56,7 +56,7 @@ def test_the_report_has_the_standard_deviation_of_each_source(tmp_path):
 
 def test_other_studies_have_no_such_table(tmp_path):
     analysis = analyse(fill(tmp_path, tiny(), lambda trial: trial.seed))
-    assert not tables.variances(analysis).shown("page").rows
+    assert not tables.variances(analysis).in_form("page").rows
 
 
 def test_the_interval_of_a_standard_deviation_covers_it_at_its_level():

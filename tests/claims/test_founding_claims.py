@@ -10,7 +10,7 @@ import pytest
 
 from flaxformer.claims.case import find_cases
 from flaxformer.study import Probe, Study
-from flaxformer.study.plan import check_measured
+from flaxformer.study.plan import check_measure
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.program_groups import groups
 from flaxformer.training import start, train_step
@@ -74,7 +74,7 @@ def test_probe_measures_the_quantities_of_its_claims(probe):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("study", named(STUDIES))
 def test_every_program_of_a_study_takes_a_step(study):
-    check_measured(study)
+    check_measure(study)
     for group in groups(study.trials(), study.measure):
         run = jax.tree.map(jnp.asarray, group.example)
         source = run.task.load()

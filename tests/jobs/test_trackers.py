@@ -8,7 +8,7 @@ import pytest
 
 from flaxformer.jobs import Job, trackers
 from flaxformer.jobs.log import read
-from flaxformer.jobs.train import recorded
+from flaxformer.jobs.train import record
 from flaxformer.runner.events import Evaluated, Progressed
 from flaxformer.system.errors import UserError
 from flaxformer.training import AdamW, Run
@@ -23,7 +23,7 @@ def launched(folder, *track, since=0, until=6):
     for step in range(since + 1, until + 1):
         events.append(Progressed("", 1, 1, 8, step, 0.5, {"loss": [1 / step], "gradient_norm": [step / 7]}))
         events += [Evaluated(step, {"validation_loss": 2 / step})] if step % 3 == 0 else []
-    assert list(recorded(iter(events), RUN, Job(output=folder, track=track), since)) == events
+    assert list(record(iter(events), RUN, Job(output=folder, track=track), since)) == events
 
 
 def points(folder):

@@ -262,7 +262,7 @@ class World:
                     stack.enter_context(mock.patch.object(module, "time", clock))
                 if hasattr(module, "secrets"):
                     stack.enter_context(mock.patch.object(module, "secrets", random))
-            changes = {"threading": threads, "machine": lambda: self.process.host, "born": self._born}
+            changes = {"threading": threads, "machine": lambda: self.process.host, "start_time": self._born}
             for name, value in changes.items():
                 stack.enter_context(mock.patch.object(leases, name, value))
             pool = SimpleNamespace(futures=SimpleNamespace(ThreadPoolExecutor=AtOnce, Future=object))

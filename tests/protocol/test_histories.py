@@ -92,7 +92,7 @@ def test_a_share_and_its_group_are_never_both_taken(first):
         own.go_on(one, lambda name, path: name == "create" and path.endswith(".lease"))
         for _ in range(400):
             own.world.step_process(two)
-            if any(leases.own for leases in two.leases):
+            if any(leases.names for leases in two.leases):
                 break
         own.world.step_process(one, 30)
         owners = [trial for process in (one, two) for leases in process.leases for trial in held(leases)]
@@ -102,7 +102,7 @@ def test_a_share_and_its_group_are_never_both_taken(first):
 
 
 def held(leases):
-    return [trial for name in leases.own for trial in read_lease(leases.folder / f"{name}.lease")["trials"]]
+    return [trial for name in leases.names for trial in read_lease(leases.folder / f"{name}.lease")["trials"]]
 
 
 def test_row_after_a_line_that_was_cut_is_kept():

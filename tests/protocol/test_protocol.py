@@ -407,9 +407,9 @@ class Protocol(RuleBasedStateMachine):
         self.processes_end_in_order()
         self.acknowledged_rows_are_there()
         watcher = Leases(ROOT / "leases", clock=lambda: self.world.now)
-        watcher.others()
+        watcher.of_others()
         self.world.pass_time(200)
-        assert not watcher.others()
+        assert not watcher.of_others()
         last = self.world.start(worker(retry=True))
         self.world.run(last)
         if last.error is not None:

@@ -121,7 +121,7 @@ def without_traces():
     """Within, no program of a study is traced: its declaration is plain data."""
     known = evaluation_data()
     with contextlib.ExitStack() as stack:
-        for name in ("check_sizes", "check_measured", "check_traces", "check_test_set"):
+        for name in ("check_sizes", "check_measure", "check_traces", "check_test_set"):
             stack.enter_context(mock.patch.object(plan, name))
         stack.enter_context(mock.patch.object(plan, "evaluation_data", return_value=known))
         yield
@@ -159,7 +159,7 @@ def take(root, fields, how, share, seed):
         for trial in declared.trials:
             if not is_finished(known.get(trial.trial)) and rng.random() < share:
                 store.append(trial.group, row_of(study, trial, declared.declaration, rng))
-        for group in store.unmerged():
+        for group in store.unmerged_groups():
             store.finish(group)
         if study.derive is not None:
             rows = [{"measured_by": declared.measured_by} | row for row in derive_numbers(study, store.rows())]

@@ -60,7 +60,7 @@ def test_an_interaction_is_shown_with_the_two_effects_that_it_compares(tmp_path,
 def test_a_claim_without_an_interaction_has_no_simple_effects(tmp_path):
     analysis = analyse(fill(tmp_path, tiny(seeds=range(4), claims=[LOWER]), world(1.0, 1.0)))
     assert analysis.claims[0].context.simple_effects == ()
-    assert not tables.simple_effects(analysis).shown("page").rows
+    assert not tables.simple_effects(analysis).in_form("page").rows
 
 
 @pytest.mark.every(3)

@@ -102,7 +102,7 @@ def test_a_claim_about_arms_of_unequal_cost_names_the_ratio(deeper):
 def test_arms_of_unequal_cost_are_marked_in_every_table(deeper):
     analysis = analyse(deeper)
     for table in (tables.arms(analysis), cost_tables.arm_costs(analysis)):
-        for row in table.shown("page").rows:
+        for row in table.in_form("page").rows:
             assert (row[0] == "2") == any(cost_tables.MARK in cell for cell in row)
     written = markdown.render(document(analysis))
     assert "## Cost" in written
@@ -144,7 +144,7 @@ def test_a_claim_has_a_speed_up_only_if_it_is_about_the_curve_that_is_read(tmp_p
     store = with_costs(tmp_path, study, losses)
     analysis, out = analyse(store), io.StringIO()
     terminal.show(Console(file=out, width=200), analysis)
-    texts = [out.getvalue(), "".join(tables.claims(analysis).shown("page").header)]
+    texts = [out.getvalue(), "".join(tables.claims(analysis).in_form("page").header)]
     assert [any(word in text for word in ("effective speed-up", "speed-up in compute")) for text in texts] == [
         has_one
     ] * 2
@@ -212,7 +212,7 @@ def test_results_from_before_costs_were_recorded_have_a_report(tmp_path):
     store = fill(tmp_path, tiny(axes=(NORM,), claims=(), seeds=range(4)), losses)
     analysis = write(store)
     assert costs.summary(analysis) == ""
-    assert cost_tables.arm_costs(analysis).shown("page").rows == []
+    assert cost_tables.arm_costs(analysis).in_form("page").rows == []
     assert "## Cost" not in (tmp_path / "results.md").read_text()
     assert pl.read_parquet(tmp_path / "results.parquet")["flops"].null_count() == 8
 

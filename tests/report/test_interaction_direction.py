@@ -49,7 +49,7 @@ def test_a_supported_interaction_says_where_its_effects_are_against_it(tmp_path,
     assert claim.judgement.verdict == "supported"
     assert verdicts.direction(claim) == expected
     word = "supported as a difference" if expected else "supported"
-    assert tables.claims(analysis).shown("page").rows[0][1] == word
+    assert tables.claims(analysis).in_form("page").rows[0][1] == word
     answer = f"Yes: it helps more. But {expected}." if expected else "Yes: it helps more. "
     assert verdicts.answer(analysis.claims).startswith(answer)
     out = io.StringIO()

@@ -36,7 +36,7 @@ def test_the_figure_has_a_panel_per_arm_and_a_line_per_number_of_parameters(stor
         assert [mpl.colors.to_hex(line.get_markerfacecolor()) for line in points].count("#ffffff") == 1
         curves = [line for line in ax.get_lines() if len(line.get_xdata()) == 60]
         assert [line.get_linestyle() for line in curves] == [*["-", "--"] * 3, *["--"] * 2]
-        for line, size in zip(curves[:6:2], sorted({point.size for point in fit.fitted}), strict=True):
+        for line, size in zip(curves[:6:2], sorted({point.size for point in fit.fitted_points}), strict=True):
             numbers = {name: one.value for name, one in fit.numbers.items()}
             law = (
                 numbers["L∞"] + numbers["A"] * size ** -numbers["α"] + numbers["B"] * line.get_xdata() ** -numbers["β"]

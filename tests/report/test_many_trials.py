@@ -67,10 +67,11 @@ def test_results_by_column_are_those_of_the_rows(tmp_path, monkeypatch, few):
         assert arm.numbers("seconds") == [row and row.seconds for row in own]
         curves = [curve_of(row, "validation_loss") for row in ended if row]
         assert arm.curve("validation_loss") == ([0, 6], [estimate(column) for column in zip(*curves, strict=True)])
-    assert (len(analysis.rows), len(analysis.failed), len(analysis.stopped), analysis.missing) == (23, 1, 1, 2)
+    assert (len(analysis.rows), analysis.missing) == (23, 2)
+    assert (len(analysis.failed_runs), len(analysis.stopped_runs)) == (1, 1)
     declared = [one.trial for one in analysis.study.trials]
     assert [row.trial for row in analysis.rows] == [name for name in declared if name in rows]
-    assert analysis.failed[0].error == "Traceback"
+    assert analysis.failed_runs[0].error == "Traceback"
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def test_the_page_and_the_tables_have_the_laws(tmp_path):
     store = fill(tmp_path, sized(), scores())
     found = write(store)
     page = (tmp_path / "report.html").read_text()
-    law, held_out, effects = (table.shown("page") for table in scaling_tables.scaling(found))
+    law, held_out, effects = (table.in_form("page") for table in scaling_tables.scaling(found))
     assert "<h2>Scaling</h2>" in page
     for table in (law, held_out, effects):
         assert table.rows

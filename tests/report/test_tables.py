@@ -125,8 +125,8 @@ def test_exact_values_have_no_interval_and_no_test(tmp_path):
     analysis = measured(tmp_path, [Claim("none", equal=QUANTITY, to=0, within=1e-6)], [0.0], exact=True, unit="bytes")
     assert phrasing.finding(analysis.claims[0]) == "exactly 0 bytes, claimed 0 ± 1e-6"
     assert verdicts.verdict(analysis) == "Supported: none (exactly 0 bytes, claimed 0 ± 1e-6)."
-    assert tables.quantities(analysis).shown("page").rows == [["x", "0"]]
-    assert list(tables.quantities(analysis).shown("page").header) == ["quantity", "value (bytes)"]
+    assert tables.quantities(analysis).in_form("page").rows == [["x", "0"]]
+    assert list(tables.quantities(analysis).in_form("page").header) == ["quantity", "value (bytes)"]
     rounded = measured(tmp_path / "third", [Claim("a third", higher=QUANTITY, than=0)], [1 / 3], exact=True)
     assert phrasing.effect(rounded.claims[0]) == "0.333333"
 
@@ -137,7 +137,7 @@ def test_a_difference_of_zero_holds_at_no_seed_and_has_no_test(tmp_path):
     expected = "exactly 0 nats, claimed above 0; holds at 0 of 3 seeds; no test, as all differences are equal"
     assert phrasing.finding(claim) == expected
     assert claim.judgement.verdict == "inconclusive"
-    assert tables.claims(analysis).shown("page").rows[0][4:] == ["before its data", "0 of 3", "–", "–"]
+    assert tables.claims(analysis).in_form("page").rows[0][4:] == ["before its data", "0 of 3", "–", "–"]
 
 
 def test_an_exact_number_at_the_bound_refutes_the_claim_that_it_is_beyond(tmp_path):
@@ -175,7 +175,7 @@ def test_a_sweep_without_claims_is_answered_by_its_best_values(tmp_path):
     assert re.fullmatch(
         rf"norm pre: best rate 0\.001 of 4 values, optimum {interval}; validation loss {number} nats", pre
     )
-    table = tables.sweep(analysis, 0).shown("page")
+    table = tables.sweep(analysis, 0).in_form("page")
     assert list(table.header[:3]) == ["norm", "best rate", "optimum [95 %]"]
     assert [row[:2] for row in table.rows] == [["pre", "0.001"], ["post", "0.001"]]
     assert pre in markdown.render(document(analysis))
@@ -340,11 +340,11 @@ def test_a_column_appears_in_the_forms_that_it_names_and_in_the_file():
         number_column("p", lambda item: item / 2, str, "p_value", on=("page",)),
     ]
     table = ItemTable("T", columns, [1000, 2000], file="items", on=EVERYWHERE)
-    assert table.shown("page") == Table(
+    assert table.in_form("page") == Table(
         "T", ["seeds", "seeds", "p"], [["level 1000", "1,000", "500.0"], ["level 2000", "2,000", "1000.0"]], 1,
         file="items", on=EVERYWHERE,
     )  # fmt: skip
-    assert [table.shown(form).header for form in ("markdown", "paper", "terminal")] == [["seeds", "seeds"]] * 3
+    assert [table.in_form(form).header for form in ("markdown", "paper", "terminal")] == [["seeds", "seeds"]] * 3
     assert table.values(1000) == {"seeds": "level 1000", "seeds (1)": 1000, "p_value": 500.0}
 
 
@@ -356,13 +356,13 @@ def test_markdown_has_as_many_trials_in_every_line():
 
 def test_the_tables_of_a_study_say_its_numbers(tmp_path):
     analysis = analyse(fill(tmp_path, tiny(seeds=range(4)), losses))
-    arms = tables.arms(analysis).shown("page")
+    arms = tables.arms(analysis).in_form("page")
     assert list(arms.header[:3]) == ["norm", "rate", "validation loss (nats)"]
     for arm, row in zip(analysis.arms, arms.rows, strict=True):
         assert row[:2] == list(arm.labels.values())
         assert value(row[2]) == pytest.approx(np.mean(arm.scores), abs=6e-4)
         assert value(row[4]) == pytest.approx(np.std(arm.scores, ddof=1), abs=6e-4)
-    assert [row[1] for row in tables.claims(analysis).shown("page").rows] == [
+    assert [row[1] for row in tables.claims(analysis).in_form("page").rows] == [
         c.judgement.verdict for c in analysis.claims
     ]
     assert {section.title for section in document(analysis).sections} >= {"Arms", "Claims"}

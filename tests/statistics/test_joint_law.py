@@ -133,7 +133,7 @@ def test_each_arm_has_its_joint_law_and_its_prediction_of_the_held_out_size(tmp_
     found = analysis.scaling
     assert [fit.labels for fit in found.joint_fits] == [PRE, {"norm": "post"}]
     for fit in found.joint_fits:
-        assert (fit.reason, len(fit.fitted), len(fit.seeds)) == ("", 9, 8)
+        assert (fit.reason, len(fit.fitted_points), len(fit.seeds)) == ("", 9, 8)
         for name, truth in {"α": 0.5, "β": 0.3, "L∞": 1.0, "a": 0.3 / 0.8}.items():
             one = fit.numbers[name]
             assert one.low < truth < one.high, name
@@ -143,7 +143,7 @@ def test_each_arm_has_its_joint_law_and_its_prediction_of_the_held_out_size(tmp_
             assert fit.numbers[name].low < truth < fit.numbers[name].high
         [one] = fit.held_out
         assert one.is_inside
-    laws, held_out = (table.shown("page") for table in scaling_tables.scaling(analysis)[-2:])
+    laws, held_out = (table.in_form("page") for table in scaling_tables.scaling(analysis)[-2:])
     assert [row[:2] for row in laws.rows] == [["pre", "identified"], ["post", "identified"]]
     assert [row[-1] for row in held_out.rows] == ["yes", "yes"]
     lines = scaling_text.findings(analysis)
@@ -190,7 +190,7 @@ def test_a_law_that_is_not_identified_has_its_reason(tmp_path, case):
     assert reason in fit.reason
     assert fit.numbers == {}
     assert f"not identified: {fit.reason}" in [
-        row[0] for row in scaling_tables.scaling(analysis)[-2].shown("page").rows
+        row[0] for row in scaling_tables.scaling(analysis)[-2].in_form("page").rows
     ]
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from flaxformer.store import leases as module
-from flaxformer.store.leases import EXPIRY, Leases, born, read_lease, read_leases
+from flaxformer.store.leases import EXPIRY, Leases, read_lease, read_leases, start_time
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
 
@@ -69,7 +69,7 @@ def test_of_many_processes_one_gets_a_lease(folder):
 def test_a_lease_taken_between_check_and_removal_is_kept(folder, clock, monkeypatch):
     path, watcher = foreign(folder), observer(folder, clock)
     before = path.read_bytes()
-    monkeypatch.setattr(Leases, "held", lambda *_: set())
+    monkeypatch.setattr(Leases, "trials_of_others", lambda *_: set())
     assert watcher.take("g", TRIALS) is None
     assert path.read_bytes() == before
 
@@ -116,7 +116,7 @@ def test_a_full_disk_keeps_no_lease_that_is_released_or_dead(folder, clock, full
         if how == "expire":
             foreign(folder)
             (folder / ".lock").touch()  # of the owner, when it took the lease
-            assert watcher.others("g")
+            assert watcher.of_others("g")
             clock.now += 1000
         else:
             assert own.take("g", TRIALS) == TRIALS
@@ -125,7 +125,7 @@ def test_a_full_disk_keeps_no_lease_that_is_released_or_dead(folder, clock, full
             own.release("g")
             assert not path.exists()
         elif how == "expire":
-            assert watcher.others("g") == []
+            assert watcher.of_others("g") == []
     assert not path.exists()
     assert not (folder / ".lock.holder").exists()
 
@@ -139,7 +139,7 @@ def test_a_full_disk_gives_no_lease_and_its_lock_excludes_others(folder, clock, 
     first, second = (lock_folder(folder, "removing leases", only_removes=True) for _ in range(2))
     with first, pytest.raises(UserError, match="another process is removing leases"), second:
         raise AssertionError("two processes hold the lock")
-    assert other.held("g") is None
+    assert other.trials_of_others("g") is None
     assert [lease["group"] for lease in read_leases(folder)] == ["g"]
 
 
@@ -184,7 +184,7 @@ def test_a_slow_heartbeat_is_waited_for(folder, clock):
 
 def test_ended_processes_of_this_machine_lose_their_leases_at_once(folder, clock):
     watcher, here = observer(folder, clock), module.machine()
-    foreign(folder, machine=here, pid=os.getpid(), born=born(os.getpid()))
+    foreign(folder, machine=here, pid=os.getpid(), born=start_time(os.getpid()))
     assert watcher.take("g", TRIALS) is None
     for gone in ({"pid": 2**22 + 1, "born": "5"}, {"pid": os.getpid(), "born": "5"}):  # no such process; another one
         foreign(folder, machine=here, **gone)
@@ -223,7 +223,7 @@ def test_an_owner_that_was_considered_dead_leaves_the_new_lease_alone(folder, cl
         before = (folder / "g.lease").stat().st_mtime_ns
         assert wait(lambda: (folder / "g.lease").stat().st_mtime_ns != before)
         other = foreign(folder)
-        assert wait(lambda: not slow.own)
+        assert wait(lambda: not slow.names)
         slow.release("g")
         before = other.stat().st_mtime_ns
         assert not wait(lambda: other.stat().st_mtime_ns != before, 0.1)

@@ -122,7 +122,7 @@ def test_reports_state_the_rule_and_the_claim_with_and_without_diverged_runs(tmp
     [line] = [line for line in verdicts.qualifications(claim) if "diverged" in line]
     assert line == "diverged runs decide: without them the verdict is supported"
     assert verdicts.without_diverged(claim).startswith("without 1 seed with a diverged run: +0.96")
-    [found] = tables.without_diverged(analysis).shown("page").rows
+    [found] = tables.without_diverged(analysis).in_form("page").rows
     assert found[-3:] == ["inconclusive", "supported", "1 of 8"]
     document = (tmp_path / "results.md").read_text()
     for text in (document, (tmp_path / "report.html").read_text()):
@@ -135,5 +135,5 @@ def test_a_report_without_diverged_runs_states_the_rule_too(tmp_path):
     analysis = analyse(fill(tmp_path, tiny(seeds=range(4), claims=(LOWER,)), world(1.0)))
     assert analysis.limits[0] == RULE
     assert analysis.claims[0].context.without_diverged is None
-    assert not tables.without_diverged(analysis).shown("page").rows
+    assert not tables.without_diverged(analysis).in_form("page").rows
     assert "0 diverged" in "; ".join(phrasing.describe_runs(analysis))

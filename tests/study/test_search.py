@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import qmc
 from study.tiny import BASELINE, NORM, cache_folder, fill, kept_programs, results, tiny
 
-from flaxformer.analysis import tuned
+from flaxformer.analysis import tuned_value
 from flaxformer.analysis.analysis import analyse
 from flaxformer.cli import main
 from flaxformer.core.paths import get_at
@@ -261,7 +261,7 @@ def test_the_report_shows_stopped_runs_as_what_they_are(monkeypatch, tmp_path):
     study = halved()
     list(launch.run(study, Execution(output=tmp_path / "s")))
     analysis = report_module.write(Store(tmp_path / "s"))
-    assert (analysis.missing, len(analysis.stopped), len(analysis.failed)) == (0, 32, 0)
+    assert (analysis.missing, len(analysis.stopped_runs), len(analysis.failed_runs)) == (0, 32, 0)
     whole = {(arm.labels["norm"], arm.labels["rate"]) for arm in analysis.arms if arm.estimate.n}
     assert whole == {("pre", "4"), ("post", "7")}
     assert analysis.limits[0] == RULE
@@ -277,7 +277,7 @@ def test_the_report_shows_stopped_runs_as_what_they_are(monkeypatch, tmp_path):
 
 def test_a_report_without_halving_says_nothing_of_it(tmp_path):
     analysis = analyse(fill(tmp_path, tiny(), lambda trial: 1.0))
-    assert not analysis.stopped
+    assert not analysis.stopped_runs
     assert not [line for line in analysis.limits if "stopped" in line]
 
 
@@ -458,18 +458,18 @@ def test_a_search_says_what_it_needs(monkeypatch):
 
 def test_tuned_is_the_best_mean_of_the_arms_that_are_meant(tmp_path):
     fill(tmp_path, tiny(), lambda trial: {"low": 2.0, "high": 1.0}[trial.arm.labels["rate"]] * (1 + trial.seed))
-    assert tuned(tmp_path, RATE, seeds=(3, 4)) == 1e-2
-    assert tuned(tmp_path, RATE, seeds=(3, 4), goal="higher") == 1e-3
-    assert tuned(tmp_path, RATE, seeds=(3,), where={"norm": "post", "rate": "low"}) == 1e-3
+    assert tuned_value(tmp_path, RATE, seeds=(3, 4)) == 1e-2
+    assert tuned_value(tmp_path, RATE, seeds=(3, 4), goal="higher") == 1e-3
+    assert tuned_value(tmp_path, RATE, seeds=(3,), where={"norm": "post", "rate": "low"}) == 1e-3
 
 
 def test_tuned_does_not_see_stopped_arms(monkeypatch, tmp_path):
     pretend(monkeypatch, lambda trial, steps: by_rate(trial, steps) + steps)  # it gets worse: stopped ones look better
     list(launch.run(halved(), Execution(output=tmp_path)))
-    assert tuned(tmp_path, RATE, seeds=(0,), where={"norm": "pre"}) == 4e-3
-    assert tuned(tmp_path, RATE, seeds=(0,), where={"norm": "post"}) == 7e-3
+    assert tuned_value(tmp_path, RATE, seeds=(0,), where={"norm": "pre"}) == 4e-3
+    assert tuned_value(tmp_path, RATE, seeds=(0,), where={"norm": "post"}) == 7e-3
     with pytest.raises(UserError, match=r"has no arm with .* that was trained to the end"):
-        tuned(tmp_path, RATE, seeds=(0,), where={"rate": "1"})
+        tuned_value(tmp_path, RATE, seeds=(0,), where={"rate": "1"})
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_tuned_does_not_see_stopped_arms(monkeypatch, tmp_path):
 def test_what_is_wrong_with_tuned_is_named(tmp_path, changes, message):
     fill(tmp_path, tiny(), lambda trial: 1.0)
     with pytest.raises(UserError, match=message):
-        tuned(tmp_path, **{"path": RATE, "seeds": (5,)} | changes)
+        tuned_value(tmp_path, **{"path": RATE, "seeds": (5,)} | changes)
 
 
 def test_an_unfinished_tuning_is_refused(monkeypatch, tmp_path):
@@ -495,7 +495,7 @@ def test_an_unfinished_tuning_is_refused(monkeypatch, tmp_path):
     next(begun)
     begun.close()
     with pytest.raises(UserError, match="misses 11 of its runs; expected a finished study"):
-        tuned(tmp_path, RATE, seeds=(5,))
+        tuned_value(tmp_path, RATE, seeds=(5,))
 
 
 # --- the command --------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import math
 import pytest
 from study.tiny import BASELINE, NORM, fill, tiny
 
-from flaxformer.analysis import tuned
+from flaxformer.analysis import tuned_value
 from flaxformer.analysis.analysis import analyse
 from flaxformer.components import Classifier, Patches
 from flaxformer.report import markdown
@@ -54,7 +54,7 @@ def test_a_study_can_be_judged_on_the_test_data(trained):
 
 def test_no_value_is_chosen_by_the_test_data(trained):
     with pytest.raises(UserError, match=r"the metric of .* is test_loss; expected a metric of the validation data"):
-        tuned(trained, "optimizer.learning_rate", seeds=[9])
+        tuned_value(trained, "optimizer.learning_rate", seeds=[9])
     with pytest.raises(UserError, match=r"metric is 'test_loss' and halving is .*expected validation_loss"):
         tiny(metric="test_loss", halving=Halving(factor=2, first=3))
     with pytest.raises(UserError, match=r"metric is 'test_accuracy' and keep is 'best'.*expected validation_accuracy"):

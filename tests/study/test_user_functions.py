@@ -8,7 +8,7 @@ from flaxformer.runner.launch import derive_numbers
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
-from flaxformer.study.plan import check_measured
+from flaxformer.study.plan import check_measure
 from flaxformer.system.errors import UserError
 
 CLAIM = Claim("it is small", lower={"quantity": "size"}, than=9)
@@ -82,7 +82,7 @@ def test_a_failing_derive_is_named(tmp_path):
 )
 def test_a_wrong_measure_of_a_study_is_found_before_training(measure, message):
     with pytest.raises(UserError, match=message):
-        check_measured(tiny(axes=(RATE,), claims=(), measure=measure))
+        check_measure(tiny(axes=(RATE,), claims=(), measure=measure))
 
 
 @pytest.mark.parametrize(

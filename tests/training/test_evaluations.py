@@ -22,7 +22,7 @@ from flaxformer.store.rows import RESERVED_PREFIXES
 from flaxformer.study import Axis
 from flaxformer.study.evaluation_data import evaluation_data
 from flaxformer.study.metrics import metrics_of
-from flaxformer.study.plan import check_measured, declaration
+from flaxformer.study.plan import check_measure, declaration
 from flaxformer.study.program_groups import groups
 from flaxformer.system.errors import UserError
 from flaxformer.system.typed_data import plain as as_data
@@ -309,7 +309,7 @@ MISTAKES = {
         "evaluation 'big': model.vocabulary is 6; expected at least the task's 10 tokens",
     ),
     "measure": (
-        lambda: check_measured(tiny(baseline=RUN, measure=lambda params, run: {"long_loss": jnp.float32(0)})),
+        lambda: check_measure(tiny(baseline=RUN, measure=lambda params, run: {"long_loss": jnp.float32(0)})),
         "measure returns 'long_loss', which is the name of another column; expected another name",
     ),
 }  # fmt: skip
