@@ -32,6 +32,7 @@ from flaxformer.components.positions import (
 )
 from flaxformer.components.recurrent import GRU, LSTM, Elman, Recurrent
 from flaxformer.components.residuals import DeepNorm, DepthScaled, LayerScale, Residual, ReZero
+from flaxformer.components.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, RotaryScaling, YaRN
 
 __all__ = [
     "GRU",
@@ -66,7 +67,10 @@ __all__ = [
     "LayerScale",
     "LeCun",
     "LearnedPositions",
+    "LinearScaling",
+    "Llama3Scaling",
     "MuP",
+    "NTKScaling",
     "NoHead",
     "NoPositions",
     "Norm",
@@ -83,9 +87,11 @@ __all__ = [
     "Residual",
     "Role",
     "Rotary",
+    "RotaryScaling",
     "Sinusoidal",
     "TokenMixer",
     "Tokens",
     "Vectors",
     "Xavier",
+    "YaRN",
 ]

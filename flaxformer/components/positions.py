@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.components.component import Component, Context, OwnWeights
+from flaxformer.components.rotary_scaling import RotaryScaling
 from flaxformer.core.params import Parameters, param
-from flaxformer.core.struct import leaf, static
+from flaxformer.core.struct import leaf, part, static
 from flaxformer.nn.positions import alibi, relative_buckets, relative_positions, rotate, sinusoidal
 
 
@@ -127,11 +128,13 @@ class Rotary(Positions):
     layout: pairs are the two halves of a head ("split", as in Llama) or neighbours ("interleaved", as in Su et al.).
     rotated_width: number of entries of each head that are rotated, the first ones, as in GPT-J and GPT-NeoX; H is this
       width then. None for all.
+    scaling: other angles for longer sequences, such as YaRN(factor=4, original_length=4096); None for none.
     """
 
     base: float = leaf(10_000.0, above=0)
     layout: str = static("split", choices=("interleaved", "split"))
     rotated_width: int | None = static(None, at_least=2, omit_default=True)
+    scaling: RotaryScaling | None = part(None, omit_default=True)
 
     def problems(self) -> Iterator[str]:
         if self.rotated_width is not None and self.rotated_width % 2:
@@ -141,7 +144,11 @@ class Rotary(Positions):
         self, x: Float[Array, "*batch T N H"], positions: Int[Array, "*#batch T"]
     ) -> Float[Array, "*batch T N H"]:
         turned, unrotated = jnp.split(x, [self.rotated_width or x.shape[-1]], axis=-1)
-        turned = rotate(turned, positions, base=self.base, interleaved=self.layout == "interleaved")
+        interleaved, scaling = self.layout == "interleaved", self.scaling
+        frequencies = None if scaling is None else scaling.frequencies(turned.shape[-1], self.base)
+        turned = rotate(turned, positions, base=self.base, interleaved=interleaved, frequencies=frequencies)
+        if scaling is not None:
+            turned = (turned * scaling.magnitude()).astype(x.dtype)
         return turned if not unrotated.shape[-1] else jnp.concatenate([turned, unrotated], axis=-1)
 
 

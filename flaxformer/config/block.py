@@ -7,6 +7,7 @@ from flaxformer.components.attention import Attention
 from flaxformer.components.feed_forward import FeedForward
 from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.norms import Norm, NormPlacement
+from flaxformer.components.positions import Positions
 from flaxformer.components.residuals import Residual
 from flaxformer.core.struct import Config, part
 
@@ -21,7 +22,10 @@ SAME = Same()
 
 
 class Block(Config):
-    """One block of a pattern; a field that is not given has the value of the model."""
+    """One block of a pattern; a field that is not given has the value of the model.
+
+    positions: position scheme of the block's self-attention, in place of the model's.
+    """
 
     attention: TokenMixer | Same = part(SAME)
     cross_attention: Attention | Same = part(SAME)
@@ -29,8 +33,12 @@ class Block(Config):
     norm: NormPlacement | Same = part(SAME)
     norm_kind: Norm | Same = part(SAME)
     residual: Residual | Same = part(SAME)
+    positions: Positions | Same = part(SAME, omit_default=True)
 
     def changes(self) -> dict[str, Any]:
-        """Return the given fields by name."""
+        """Return the given fields by the name of the model's field."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: value for name, value in values.items() if not isinstance(value, Same)}
+        given = {name: value for name, value in values.items() if not isinstance(value, Same)}
+        if "positions" in given:  # vectors that are added to the embeddings are the model's
+            given["attention_positions"] = given.pop("positions")
+        return given

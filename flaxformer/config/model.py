@@ -67,6 +67,8 @@ class ModelConfig(Config):
     """Attention to an encoder or memory; None for the settings of `attention`."""
     feed_forward: FeedForward | None = part(Dense())
     positions: Positions = part(Sinusoidal())
+    attention_positions: Positions | None = part(None, omit_default=True)
+    """Position scheme of self-attention alone; None for `positions`."""
     mask_pattern: str = static("causal", choices=("causal", "prefix", "bidirectional"))
 
     norm: NormPlacement = part(PRE)
@@ -126,6 +128,11 @@ class ModelConfig(Config):
         if self.inputs.scale_exponent is not None or inputs.scale_exponent is not None:
             return encoder
         return encoder.replace(inputs=inputs.replace(scale_exponent=table.scale_exponent))
+
+    @property
+    def attention_scheme(self) -> Positions:
+        """Position scheme of self-attention."""
+        return self.attention_positions or self.positions
 
     def branches(self) -> Iterator[tuple[str, Branch]]:
         """Yield the residual branches of a block in order, with their names."""
@@ -257,7 +264,8 @@ class ModelConfig(Config):
     @property
     def max_length(self) -> int | None:
         """Longest sequence that the model can read; None for no limit."""
-        lengths = [self.positions.max_length, *(branch.max_length for branch in self.mixers.values())]
+        schemes = [self.positions, *(config.attention_scheme for config in self.block_configs)]
+        lengths = [part.max_length for part in (*schemes, *self.mixers.values())]
         limits = [length for length in lengths if length is not None]
         return min(limits) if limits else None
 

@@ -8,7 +8,7 @@ from flaxformer.components.heads import NoHead
 from flaxformer.components.inputs import Tokens
 from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.parametrizations import ByRole
-from flaxformer.components.positions import Rotary
+from flaxformer.components.positions import Positions, Rotary
 from flaxformer.components.residuals import DeepNorm
 from flaxformer.system.errors import UserError
 
@@ -31,6 +31,12 @@ def problems(config: Any) -> Iterator[str]:
         else:
             yield from _attention_problems(config, "cross_attention", config.cross)
             yield from _cross_problems(config, config.cross)
+    scheme = config.attention_positions
+    if scheme is not None and (scheme.width or type(scheme).encode is not Positions.encode):
+        yield (
+            f"positions of attention are {type(scheme).__name__}, which changes the embeddings; expected a scheme that "
+            "acts within attention, such as Rotary() or NoPositions()"
+        )
     if config.head.tied and not (config.inputs.reads == "tokens" and not config.positions.width):
         yield "head.tied is True; expected inputs Tokens with embeddings as wide as the model"
     if config.head.tied and isinstance(config.parametrization, ByRole):
@@ -60,6 +66,11 @@ def unused_cross_attention(config: Any) -> str | None:
 
 def _pattern_problems(config: Any) -> Iterator[str]:
     distinct, period = config.distinct_blocks, len(config.pattern)
+    for number in range(period):
+        try:
+            config.block_config(number)
+        except UserError as error:
+            yield f"pattern.{number}: {error}"
     if distinct is not None and (distinct > config.layers or config.layers % distinct):
         yield f"distinct_blocks is {distinct}; expected a divisor of layers {config.layers}"
     if distinct is not None and period and distinct % period:
@@ -74,11 +85,6 @@ def _pattern_problems(config: Any) -> Iterator[str]:
     if config.mixes_batch and config.blocks < config.layers:
         kind = type(config.batch_mixers[0]).__name__
         yield f"distinct_blocks is {distinct} with {kind}, which has statistics per layer; expected None"
-    for number in range(period):
-        try:
-            config.block_config(number)
-        except UserError as error:
-            yield f"pattern.{number}: {error}"
 
 
 def _attention_problems(config: Any, name: str, attention: TokenMixer) -> Iterator[str]:
@@ -91,8 +97,8 @@ def _attention_problems(config: Any, name: str, attention: TokenMixer) -> Iterat
     if attention.value_form == "full" and attention.d_value not in (None, d_model):
         yield f'{name}.d_value is {attention.d_value} with value_form "full"; expected None or d_model {d_model}'
     width = attention.axis_sizes({"d_model": d_model})["d_head"]
-    if isinstance(config.positions, Rotary) and name == "attention":
-        rotated = config.positions.rotated_width
+    if isinstance(config.attention_scheme, Rotary) and name == "attention":
+        rotated = config.attention_scheme.rotated_width
         if rotated is None and width % 2:
             yield f"d_head is {width}; expected an even number, since Rotary rotates pairs"
         if rotated is not None and rotated > width:

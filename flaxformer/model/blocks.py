@@ -17,6 +17,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters, fold_in_name, subtree
 from flaxformer.core.pytree import Node
 from flaxformer.model.cache import BlockState
+from flaxformer.model.context import with_attention_positions
 from flaxformer.model.norm import normalise
 from flaxformer.nn.dropout import dropout
 
@@ -38,6 +39,7 @@ class BlockParams(Parameters):
 
     attention_connection: ResidualParams = subtree()
     attention: Parameters = subtree(component="attention")
+    positions: Parameters | None = subtree(component="attention_positions")
     cross_attention_connection: ResidualParams | None = subtree(when="reads_memory")
     cross_attention: Attention.Weights | None = subtree(component="cross", sizes={"d_source": "d_memory"})
     feed_forward_connection: ResidualParams | None = subtree(when="feed_forward")
@@ -105,6 +107,12 @@ class BlockCall(NamedTuple):
     prefix_context: Context | None = None
     wrap: Callable[..., Callable[..., BranchResult]] = lambda function, name: function
 
+    def with_positions(self, params: BlockParams, config: ModelConfig) -> "BlockCall":
+        """Return the call with the position scheme of the block's attention in the context of all tokens."""
+        if self.prefix_context is None:
+            return self
+        return self._replace(prefix_context=with_attention_positions(self.prefix_context, config, params.positions))
+
 
 def block(
     params: BlockParams,
@@ -128,6 +136,7 @@ def block(
       ValueError: a component returns no array, an array of another shape, or a loss that is not a scalar.
     """
     block_input, aux, intermediates = x, Aux(), {}
+    context, call = with_attention_positions(context, config, params.positions), call.with_positions(params, config)
     for name, component in config.branches():
         branch = _ResidualBranch(name, component, params, config, context)
         with jax.named_scope(name):

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.components.cache import write
-from flaxformer.components.component import Context
+from flaxformer.components.component import Context, OwnWeights
+from flaxformer.components.positions import Positions
 from flaxformer.config import ModelConfig
 from flaxformer.model.cache import Cache
 from flaxformer.model.call import ForwardInputs
@@ -60,16 +61,31 @@ def cache_context(config: ModelConfig, context: Context, cache: Cache) -> Contex
         query_positions=positions,
         given_positions=(positions, positions),
         mask=Padding(valid) & config.mask(prefix=cache.prefix),
-        bias=config.positions.bias(
-            context.scheme_weights,
-            positions,
-            positions,
-            config.sizes.get("heads", 1),
-            config.mask_pattern != "causal",
-        ),
+        bias=position_bias(config.positions, context.scheme_weights, config, positions, positions),
         valid=valid,
         offset=None,
     )
+
+
+def position_bias(
+    scheme: Positions,
+    weights: OwnWeights,
+    config: ModelConfig,
+    query_positions: Int[Array, "*batch T"],
+    key_positions: Int[Array, "*batch S"],
+) -> Float[Array, "*batch N T S"] | None:
+    """Return the bias of a position scheme for the logits of self-attention; None for none."""
+    heads, bidirectional = config.sizes.get("heads", 1), config.mask_pattern != "causal"
+    return scheme.bias(weights, query_positions, key_positions, heads, bidirectional)
+
+
+def with_attention_positions(context: Context, config: ModelConfig, weights: OwnWeights) -> Context:
+    """Return the context with the position scheme of a block's self-attention, if it is another than the model's."""
+    scheme = config.attention_positions
+    if scheme is None:
+        return context
+    bias = position_bias(scheme, weights, config, context.query_positions, context.key_positions)
+    return context.replace(bias=bias, scheme=scheme, scheme_weights=weights)
 
 
 def last_index(shape: tuple[int, ...], valid: Bool[Array, "*batch T"] | None) -> Int[Array, "*batch 1"]:

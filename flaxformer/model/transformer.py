@@ -16,7 +16,14 @@ from flaxformer.devices.sharding import all_gather_fsdp
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.cache import BlockState, Cache, grows, is_block_state
 from flaxformer.model.call import ForwardInputs, check_inputs, check_memory, positions_of_call
-from flaxformer.model.context import append_inputs, cache_context, last_token, self_attention_mask, stack_context
+from flaxformer.model.context import (
+    append_inputs,
+    cache_context,
+    last_token,
+    position_bias,
+    self_attention_mask,
+    stack_context,
+)
 from flaxformer.model.embedding import embed
 from flaxformer.model.layers import map_layers, run_layers
 from flaxformer.model.norm import normalise
@@ -202,16 +209,13 @@ def _embed_inputs(
     if valid is not None and tokens is not None:
         tokens = jnp.where(valid, tokens, 0)
     key_positions = positions if earlier is None else earlier
-    is_bidirectional = config.mask_pattern != "causal"
     context = stack_context(
         config,
         query_positions=positions,
         key_positions=key_positions,
         given_positions=None if given_positions is None else (given_positions, key_positions),
         mask=self_attention_mask(config, arguments, cache, 0 if offset is None else offset),
-        bias=config.positions.bias(
-            params.positions, positions, key_positions, config.sizes.get("heads", 1), is_bidirectional
-        ),
+        bias=position_bias(config.positions, params.positions, config, positions, key_positions),
         scheme=config.positions,
         scheme_weights=params.positions,
         memory=memory,

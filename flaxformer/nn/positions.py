@@ -41,12 +41,16 @@ def rotate(
     *,
     base: float | Float[Array, ""] = 10_000.0,
     interleaved: bool = False,
+    frequencies: Float[Array, "half"] | None = None,
 ) -> Float[Array, "*batch T N H"]:
-    """Rotate each pair (x_a, x_b) of a head's entries at position n by the angle n / base^(2i/H).
+    """Rotate each pair (x_a, x_b) of a head's entries at position n by the angle n · base^(−2i/H).
 
     The product q_m · k_n then depends on positions only through m − n. Pairs are (x_i, x_{i+H/2}); with interleaved,
     as in the original text, neighbours (x_2i, x_2i+1). The two forms differ by a permutation of the columns of W_Q and
     W_K.
+
+    Args:
+      frequencies: angle per position of each pair, in place of base^(−2i/H).
 
     Raises:
       ValueError: an odd head width.
@@ -54,7 +58,8 @@ def rotate(
     width = x.shape[-1]
     if width % 2:
         raise ValueError(f"head width is {width}; expected an even number, since rotary positions rotate pairs")
-    angles = jnp.expand_dims(_angles(positions, np.arange(0, width, 2) / width, base), -2)
+    frequencies = rotary_frequencies(width, base) if frequencies is None else frequencies
+    angles = jnp.expand_dims(positions[..., None] * jnp.expand_dims(frequencies, range(positions.ndim)), -2)
     angles = jnp.expand_dims(angles, range(x.ndim - angles.ndim))
     cosine, sine = jnp.cos(angles), jnp.sin(angles)
     wide = widen(x)
@@ -65,6 +70,11 @@ def rotate(
     first, second = jnp.split(wide, 2, axis=-1)
     rotated = [first * cosine - second * sine, first * sine + second * cosine]
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
+
+
+def rotary_frequencies(width: int, base: float | Float[Array, ""]) -> Float[Array, "half"]:
+    """Return base^(−2i/H), the angles per position by which rotary positions turn the pairs of a head of width H."""
+    return jnp.power(base, -(np.arange(0, width, 2) / width))
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, "N"]:
