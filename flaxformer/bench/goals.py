@@ -41,19 +41,19 @@ def _judge(goal: BenchmarkGoal, suite: Suite, results: SuiteResults, accelerator
 def _value(goal: BenchmarkGoal, benchmark: Benchmark, result_lines: Sequence[ResultLine]) -> tuple[float | None, str]:
     """Return the number or the ratio of a goal; or None, and why."""
     goal_line = next((line for line in result_lines if line.way == goal.way), None)
-    if goal_line is None or goal.number not in goal_line.others:
+    if goal_line is None or goal.number not in goal_line.numbers:
         why = "" if goal_line is None else goal_line.skipped or ("it failed" if goal_line.errors else "")
         return None, f"{goal.way} was not measured" + (f": {why}" if why else "")
     if not goal.than:
-        return goal_line.others[goal.number], ""
+        return goal_line.numbers[goal.number], ""
     peers = [way.name for way in benchmark.ways if way.role == "peer"] if goal.than == "peer" else [goal.than]
     alike = [line for line in result_lines if line.way in peers and line.point == goal_line.point]
-    other_numbers = [line.others[goal.number] for line in alike if goal.number in line.others]
+    other_numbers = [line.numbers[goal.number] for line in alike if goal.number in line.numbers]
     if not other_numbers:
         return None, f"no other was measured: {', '.join(peers)}"
     if benchmark.lower_is_better and goal.number == benchmark.compared:
-        return min(other_numbers) / goal_line.others[goal.number], ""
-    return goal_line.others[goal.number] / max(other_numbers), ""
+        return min(other_numbers) / goal_line.numbers[goal.number], ""
+    return goal_line.numbers[goal.number] / max(other_numbers), ""
 
 
 def goals_table(results: Sequence[GoalResult]) -> Table:

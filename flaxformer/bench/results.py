@@ -59,7 +59,7 @@ class ResultLine:
     compared: Interval | None
     ratio: Interval | None
     share: Interval | None
-    others: dict[str, float]
+    numbers: dict[str, float]
     errors: int
     skipped: str = ""
     """Reason that it was not measured; "" if it was, or failed."""
@@ -144,7 +144,7 @@ def conclusions(benchmark: Benchmark, measurements: Sequence[Measurement]) -> li
                 f"{where + ': ' if where else ''}{best['ours']} is {ratio.median:.2f} × as fast as {best['peer']}, the "
                 f"fastest peer ({ratio.low:.2f} to {ratio.high:.2f})"
             )
-    return [*sentences, *benchmark.conclude([(line.point, line.way, line.others) for line in result_lines])]
+    return [*sentences, *benchmark.conclude([(line.point, line.way, line.numbers) for line in result_lines])]
 
 
 def place(benchmark: Benchmark, point: WorkPoint) -> str:

@@ -47,7 +47,7 @@ def table(benchmark: Benchmark, measurements: Sequence[Measurement]) -> Table:
     headings += [ratio] if any(line.ratio for line in result_lines) else []
     headings += [limit] if limit and any(line.share for line in result_lines) else []
     columns = [name for name in benchmark.columns if name != benchmark.compared]
-    columns = [name for name in columns if any(name in line.others for line in result_lines)]
+    columns = [name for name in columns if any(name in line.numbers for line in result_lines)]
     rows = []
     for line in result_lines:
         failed = f" (failed {line.errors} ×)" if line.errors else " (not measured)" if line.skipped else ""
@@ -55,7 +55,7 @@ def table(benchmark: Benchmark, measurements: Sequence[Measurement]) -> Table:
         cells.append(interval_text(line.compared, benchmark.compared))
         cells += [interval_text(line.ratio, digits=2)] if ratio in headings else []
         cells += [interval_text(line.share, digits=2)] if limit and limit in headings else []
-        rows.append([*cells, *(number(line.others.get(name), name) for name in columns)])
+        rows.append([*cells, *(number(line.numbers.get(name), name) for name in columns)])
     headings += [benchmark.columns[name] for name in columns]
     return Table("", headings, rows, len(benchmark.varied_options) + 1)
 

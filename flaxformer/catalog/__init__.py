@@ -8,13 +8,14 @@ asked for; a file that uses several names them in one line.
 """
 
 import importlib
+from typing import Any
 
 from flaxformer.catalog.index import Mechanism, import_named, mechanisms, module_of, variants
 
 __all__ = ["Mechanism", "import_named", "mechanisms", "variants"]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if (module := module_of(name)) is None:
         raise AttributeError(f"module 'flaxformer.catalog' has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)

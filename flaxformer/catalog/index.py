@@ -88,7 +88,8 @@ def read_mechanism(path: Path) -> Mechanism:
             entries[[*entries][-1]] += f" {line.strip()}"
     if not colon or tuple(entries) != ENTRIES:
         raise ValueError(f"{path.name}: docstring has {[name, *entries]}; expected 'Name: one line.' and {ENTRIES}")
-    return Mechanism(path.stem, name, summary, *entries.values(), tuple(CLASS.findall(text)))
+    values = {label.lower(): value for label, value in entries.items()}
+    return Mechanism(module=path.stem, name=name, summary=summary, classes=tuple(CLASS.findall(text)), **values)
 
 
 @functools.cache

@@ -40,12 +40,12 @@ class ValueResidual(Attention):
     def keys_and_values(
         self, weights: Any, source: Float[Array, "*batch S D"], context: Context
     ) -> KeysValues | tuple[KeysValues, Aux]:
-        own = super().keys_and_values(weights, source, context)
+        keys_values = super().keys_and_values(weights, source, context)
         if context.is_cross:  # its tokens are the encoder's, and the carried values are not
-            return own
-        first = jnp.where(context.layer == 0, own.value, context.carried["first_value"])
-        mixed = ((1 - self.share) * own.value + self.share * first).astype(own.value.dtype)
-        return own.replace(value=mixed), Aux(carried={"first_value": first})
+            return keys_values
+        first = jnp.where(context.layer == 0, keys_values.value, context.carried["first_value"])
+        mixed = ((1 - self.share) * keys_values.value + self.share * first).astype(keys_values.value.dtype)
+        return keys_values.replace(value=mixed), Aux(carried={"first_value": first})
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {"value residual": {"model.attention": ValueResidual}}

@@ -38,7 +38,7 @@ class Block(Config):
     def changes(self) -> dict[str, Any]:
         """Return the given fields by the name of the model's field."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        given = {name: value for name, value in values.items() if not isinstance(value, Same)}
-        if "positions" in given:  # vectors that are added to the embeddings are the model's
-            given["attention_positions"] = given.pop("positions")
-        return given
+        changes = {name: value for name, value in values.items() if not isinstance(value, Same)}
+        if "positions" in changes:  # vectors that are added to the embeddings are the model's
+            changes["attention_positions"] = changes.pop("positions")
+        return changes

@@ -265,7 +265,7 @@ class ModelConfig(Config):
     def max_length(self) -> int | None:
         """Longest sequence that the model can read; None for no limit."""
         schemes = [self.positions, *(config.attention_scheme for config in self.block_configs)]
-        lengths = [part.max_length for part in (*schemes, *self.mixers.values())]
+        lengths = [*(scheme.max_length for scheme in schemes), *(mixer.max_length for mixer in self.mixers.values())]
         limits = [length for length in lengths if length is not None]
         return min(limits) if limits else None
 

@@ -66,7 +66,7 @@ class AdaptedWeight(Parameters):
     """
 
     base: PyTree
-    own: dict[str, PyTree]
+    adapter: dict[str, PyTree]
 
 
 ParametersT = TypeVar("ParametersT", bound=Parameters)

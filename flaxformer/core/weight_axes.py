@@ -117,9 +117,9 @@ def _with_adapter(weight_axes: Axes, value: AdaptedWeight) -> AdaptedWeight:
     """Return the axes of each array of a weight with an adapter; None where the tree has no array."""
     arrays = {
         name: None if array is None else weight_axes.of_adapter(name, jnp.ndim(array))
-        for name, array in value.own.items()
+        for name, array in value.adapter.items()
     }
-    return AdaptedWeight(base=None if value.base is None else weight_axes, own=arrays)
+    return AdaptedWeight(base=None if value.base is None else weight_axes, adapter=arrays)
 
 
 def _has_stacked_field(node: Parameters) -> bool:

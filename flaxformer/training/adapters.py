@@ -74,7 +74,7 @@ def adapt(params: Transformer, adapter: Adapter | None, key: Array) -> Transform
         matrices = _matrices(weight, weight_axes)
         lead = matrices.shape[:-2]
         keys = jax.random.split(fold_in_name(key, name), lead)
-        return AdaptedWeight(base=weight, own=_over(len(lead), adapter.init)(keys, matrices))
+        return AdaptedWeight(base=weight, adapter=_over(len(lead), adapter.init)(keys, matrices))
 
     return jax.tree_util.tree_map_with_path(begin, params, axes(params))
 
@@ -89,7 +89,7 @@ def merge(params: Transformer, adapter: Adapter | None) -> Transformer:
             return node
         base = jax.lax.stop_gradient(node.base)
         matrices = _matrices(base, weight_axes.base)
-        merged = _over(matrices.ndim - 2, adapter.apply)(matrices, node.own)
+        merged = _over(matrices.ndim - 2, adapter.apply)(matrices, node.adapter)
         return _from_matrices(merged, base.shape, weight_axes.base)
 
     return jax.tree.map(weight, params, axes(params), is_leaf=is_adapted)

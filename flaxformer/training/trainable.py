@@ -79,7 +79,9 @@ class Trainable:
         """Return a tree like the weights with True at the arrays that gradients change."""
 
         def mark(is_trained: bool, node: PyTree) -> PyTree:
-            return AdaptedWeight(base=False, own=dict.fromkeys(node.own, True)) if is_adapted(node) else is_trained
+            return (
+                AdaptedWeight(base=False, adapter=dict.fromkeys(node.adapter, True)) if is_adapted(node) else is_trained
+            )
 
         return jax.tree.map(mark, self._over_weights(tree, self._is_trained), tree)
 

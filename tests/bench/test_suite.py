@@ -256,6 +256,6 @@ def test_every_section_of_the_accelerator_suite_runs_on_a_cpu(tmp_path, capsys):
         ours = [one for one in section["results"] if one["compared"] and one["compared"]["median"] > 0]
         assert ours, name
     chunked = next(one for one in kept["sections"]["kernels"]["results"] if one["way"] == "chunked")
-    assert chunked["others"]["masks"] == 7
-    assert chunked["others"]["gradient_difference"] < 0.03
+    assert chunked["numbers"]["masks"] == 7
+    assert chunked["numbers"]["gradient_difference"] < 0.03
     assert {goal["verdict"] for goal in kept["goals"]} == {"not measured"}

@@ -73,8 +73,8 @@ def with_noise(params, scale=0.3):
     def noisy(node):
         if not isinstance(node, AdaptedWeight):
             return node
-        own = {name: scale * jax.random.normal(next(keys), x.shape) for name, x in node.own.items()}
-        return AdaptedWeight(base=node.base, own=own)
+        own = {name: scale * jax.random.normal(next(keys), x.shape) for name, x in node.adapter.items()}
+        return AdaptedWeight(base=node.base, adapter=own)
 
     return jax.tree.map(noisy, params, is_leaf=lambda node: isinstance(node, AdaptedWeight))
 
@@ -120,7 +120,7 @@ def test_merged_weights_equal_the_formula_for_linear_layers(name, layout):
     adapted = sorted(path.removesuffix("/base") for path in arrays if path.endswith("/base"))
     assert len(adapted) >= 3
     for path in adapted:
-        base, own = arrays[f"{path}/base"], {name: arrays[f"{path}/own/{name}"] for name in "AB"}
+        base, own = arrays[f"{path}/base"], {name: arrays[f"{path}/adapter/{name}"] for name in "AB"}
         n_in = len(base) if path == "embedding/tokens" else fan_in[path]
         np.testing.assert_allclose(unrolled[path], peft(base, own, n_in, 3.0, 2), rtol=1e-5, atol=1e-6)
     for path in set(unrolled) - set(adapted):
@@ -140,9 +140,9 @@ def test_gradients_of_an_adapter_follow_the_chain_rule():
     for layer in range(2):
         node, found = params.blocks[layer].attention.query, gradient.blocks[layer].attention.query
         full = np.asarray(dense.blocks[layer].attention.query).reshape(5, -1)
-        a, b = np.asarray(node.own["A"]), np.asarray(node.own["B"])
-        np.testing.assert_allclose(found.own["A"], 1.5 * full @ b.T, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(found.own["B"], 1.5 * a.T @ full, rtol=1e-4, atol=1e-6)
+        a, b = np.asarray(node.adapter["A"]), np.asarray(node.adapter["B"])
+        np.testing.assert_allclose(found.adapter["A"], 1.5 * full @ b.T, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found.adapter["B"], 1.5 * a.T @ full, rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(found.base, 0)
 
 
@@ -169,7 +169,7 @@ def test_frozen_weights_keep_their_bits_and_have_no_moments(optimizer):
     optimizer = optimizer.replace(learning_rate=0.1, weight_decay=0.5)
     adapter = LoRA(weights=("blocks/*/attention/query",), rank=2, trained=("head/*",))
     for run, is_trained in [
-        (run_of(optimizer=optimizer, adapter=adapter), lambda path: path.startswith("head/") or "/own/" in path),
+        (run_of(optimizer=optimizer, adapter=adapter), lambda path: path.startswith("head/") or "/adapter/" in path),
         (
             run_of(optimizer=optimizer, training=Training(steps=3, freeze=("embedding/*", "blocks/0/*"))),
             lambda path: not path.startswith(("embedding/", "blocks/0/")),
@@ -243,7 +243,7 @@ def test_an_adapter_of_ones_own_is_trained(layout):
     jax.tree.map(np.testing.assert_array_equal, merge(before.params, run.adapter), plain.params)
     changed = {path for path, x in by_path(after.params).items() if (x != by_path(before.params)[path]).any()}
     assert changed
-    assert all(path.endswith("feed_forward/up/own/scale") for path in changed)
+    assert all(path.endswith("feed_forward/up/adapter/scale") for path in changed)
 
 
 @pytest.mark.parametrize(
