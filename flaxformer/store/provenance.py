@@ -12,14 +12,13 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import jax
 
 import flaxformer
 
 
-def provenance(file: Path | None = None) -> dict[str, Any]:
+def provenance(file: Path | None = None) -> JsonObject:
     """One launch by a process, as plain data; `file` is the study's."""
     devices = jax.local_devices()
     return {
@@ -40,7 +39,7 @@ def provenance(file: Path | None = None) -> dict[str, Any]:
     }
 
 
-def code(file: Path | None = None) -> dict[str, Any]:
+def code(file: Path | None = None) -> JsonObject:
     """Return the version of the code: the package's commit, and digests of its source and of a study file."""
     here = Path(flaxformer.__file__).parent
     package = hashlib.blake2b(digest_size=8)
