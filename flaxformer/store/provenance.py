@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 
 import flaxformer
+from flaxformer.system.digests import JsonObject
 
 
 def provenance(file: Path | None = None) -> JsonObject:
