@@ -55,14 +55,18 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark all cases of a test as slow, except every n-th, where the test has the mark `every(n)`."""
-    counts: dict[str, itertools.count] = {}
+    """Mark all cases of a test as slow, except every n-th, where the test has the mark `every(n)`.
+
+    The other cases of `every(n, "long")` are marked as long: of those that are left by an `every(n)`, if it has both.
+    """
+    counts: dict[tuple[str, str], itertools.count] = {}
     for item in items:
-        every = item.get_closest_marker("every")
-        if every and not item.get_closest_marker("slow"):
-            position = next(counts.setdefault(item.nodeid.partition("[")[0], itertools.count()))
-            if position % every.args[0]:
-                item.add_marker(pytest.mark.slow)
+        rules = {args[1] if args[1:] else "slow": args[0] for args in (m.args for m in item.iter_markers("every"))}
+        for mark in ("slow", "long"):
+            if mark in rules and not item.get_closest_marker("slow"):
+                position = next(counts.setdefault((item.nodeid.partition("[")[0], mark), itertools.count()))
+                if position % rules[mark]:
+                    item.add_marker(getattr(pytest.mark, mark))
 
 
 START = time.monotonic()

@@ -67,6 +67,7 @@ def test_notebooks_are_stored_with_their_outputs(name):
     assert "/tmp" not in json.dumps(NOTEBOOKS[name])
 
 
+@pytest.mark.long
 def test_attention(capsys):
     names = run("attention")
     assert (names["influence"][np.triu_indices(6, 1)] == 0).all()

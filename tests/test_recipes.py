@@ -70,6 +70,7 @@ def test_recipe_page_lists_every_recipe():
     assert sorted(re.match(r"\| \[(\w+)\]\(\1\.py\)", row)[1] for row in rows) == names
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
 def test_a_recipe_loads_and_has_a_record(file, data):
     run = recipe(file, data)

@@ -226,6 +226,7 @@ TAMPERED = {
 }
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("change", TAMPERED.values(), ids=TAMPERED)
 def test_tampering_is_detected(tmp_path, change):
     for claims in ((LOWER,), (), (HIGH,)):

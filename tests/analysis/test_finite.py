@@ -78,6 +78,7 @@ def shown(analysis):
     return text.getvalue()
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("lost", NOT_FINITE)
 def test_a_metric_of_a_sound_run_that_is_not_finite_is_no_score_and_its_seeds_are_named_everywhere(tmp_path, lost):
     store = fill(tmp_path, scored(), lambda trial: value(trial, lost))
@@ -99,6 +100,7 @@ def test_a_metric_of_a_sound_run_that_is_not_finite_is_no_score_and_its_seeds_ar
         assert limit in text
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("lost", NOT_FINITE)
 def test_an_arm_without_any_finite_value_has_no_verdict_and_the_reason_is_given(tmp_path, lost):
     analysis = write(fill(tmp_path, scored(), lambda trial: value(trial, lost, range(8))))
@@ -120,6 +122,7 @@ def test_a_run_that_diverged_counts_with_its_metric_before_training_if_that_is_f
     assert score(row_of(trial, 1.0, status="diverged", diverged_at=2, metrics=metrics), "score") is None
 
 
+@pytest.mark.every(5, "long")
 @pytest.mark.parametrize("lost", NOT_FINITE)
 @pytest.mark.parametrize(
     "derive",
@@ -156,6 +159,7 @@ def test_what_derive_does_not_read_changes_nothing():
     assert row.metrics.unscored == {"score"}
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("lost", NOT_FINITE)
 @pytest.mark.parametrize("goal", ["lower", "higher"])
 def test_an_arm_with_a_score_that_is_not_finite_is_never_chosen(tmp_path, goal, lost):

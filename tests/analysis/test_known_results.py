@@ -83,6 +83,7 @@ RATES[0.1] = 1.0
 CODE = ("measure", "metric renamed", "derive")
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(5)
 @pytest.mark.parametrize(("name", "how"), [*((name, "retrain") for name in BENT), *((name, "keep") for name in CODE)])
 def test_a_claim_about_known_results_is_exploratory_and_the_former_verdict_is_shown(tmp_path, name, how):
@@ -100,6 +101,7 @@ def test_a_claim_about_known_results_is_exploratory_and_the_former_verdict_is_sh
     assert f"Withdrawn after its data: {former.text} ({former.judgement.verdict}" in answer
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("name", ["labels", "measure", "derive", "metric"])
 def test_results_that_were_set_aside_or_left_behind_stay_known(tmp_path, name):
     """The claim is declared only after a declaration without any claim and without its results."""
@@ -133,6 +135,7 @@ def test_a_log_and_a_head_of_an_earlier_time_are_detected(tmp_path):
     assert analyse(store).log_faults == ["study.json was written under a declaration that is not in the log"]
 
 
+@pytest.mark.long
 def test_a_withdrawn_claim_of_a_renamed_arm_has_a_report(tmp_path):
     fill(tmp_path, study(), loss)
     for own in (renamed("x", "y"), study(), renamed("low", "top")):
@@ -165,6 +168,7 @@ def test_a_configuration_is_that_of_the_class_whatever_module_code_and_data_it_h
     assert configuration_digest(recipe) != configuration_digest(other)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("sets", [2, 9])
 def test_every_set_of_seeds_that_was_left_behind_is_counted(tmp_path, sets):
     for n in range(sets):

@@ -111,6 +111,7 @@ REASONS = {
 }  # fmt: skip
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("case", REASONS)
 def test_a_law_that_is_not_identified_has_a_reason_and_no_numbers(tmp_path, case):
     changes, loss, reason = REASONS[case]

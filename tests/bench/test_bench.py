@@ -74,6 +74,7 @@ def bench(tmp_path, monkeypatch, capsys):
     return call
 
 
+@pytest.mark.long
 def test_ways_take_turns_in_separate_processes(bench, tmp_path):
     code, said, kept, calls = bench("speed")
     a_round = [(way, size) for size in (3, 5) for way in ("limit", "ours", "broken", "peer")]

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 from states import bits
 
 from flaxformer.checkpoint import Checkpoints, read_config, write_config
@@ -22,6 +23,7 @@ RUN = Run(
 )
 
 
+@pytest.mark.long
 def test_run_restored_from_its_folder_continues_bitwise(tmp_path):
     chunk, source = jax.jit(train_chunk, static_argnames="steps"), RUN.task.load()
     halfway, _ = chunk(start(RUN), RUN, source, steps=3)

@@ -79,6 +79,7 @@ def measured(folder):
     return log.read_text().split("\n")[:-1] if log.exists() else []
 
 
+@pytest.mark.long
 def test_each_claim_is_measured_once_and_listed_in_one_table(claims, folder):
     code, out, err = claims()
     assert (code, err) == (0, "")
@@ -125,6 +126,7 @@ def test_quick_form_is_marked_and_has_its_own_folder(claims, folder):
     assert len(measured(folder)) == 7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "name"), [("7:10", "claims-seeds-7to10"), ("7,8,9", "claims-seeds-7-8-9")])
 def test_other_seeds_have_a_folder_of_their_own(claims, folder, text, name):
     claims("small")
@@ -225,6 +227,7 @@ def test_quick_form_defaults_to_the_probes():
     assert Case(claim="c", source="s", evidence=[decided]).quick == [decided]
 
 
+@pytest.mark.long
 def test_claims_are_replicated_at_fresh_seeds(claims, folder, capsys):
     claims("small", "large")
     assert main(["replicate", "runs/claims", "--folder", str(folder)]) == 0

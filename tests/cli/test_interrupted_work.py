@@ -109,6 +109,7 @@ def end(process, code=130):
     return out, err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "how"),
     [
@@ -127,6 +128,7 @@ def test_a_signal_ends_a_command_wherever_it_is(folder, command, how, request):
     assert err.count("Stopped.") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_a_study_that_trains(folder, number, tmp_path):
     words = ["run", "tiny.py", LONG, "--devices", "1", "--output", str(tmp_path / "out")]
@@ -136,6 +138,7 @@ def test_a_signal_ends_a_study_that_trains(folder, number, tmp_path):
     assert not list((tmp_path / "out/leases").glob("*.json"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_a_job_that_trains_after_a_save(folder, number, tmp_path):
     words = ["train", "job.py", LONG, "--output", str(tmp_path / "out"), "--save-every", "1000000"]
@@ -156,6 +159,7 @@ def test_a_signal_ends_generation_between_tokens(finished):
     end(process)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_second_signal_ends_a_study_whose_steps_do_not_end(folder, number, tmp_path):
     words = ["run", "tiny.py", "--devices", "1", "--output", str(tmp_path / "out")]

@@ -12,6 +12,7 @@ from flaxformer.study.program_groups import groups
 from flaxformer.training import start, train_step
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize("kind", ["study", "component", pytest.param("task", marks=pytest.mark.slow)])
 def test_a_new_file_declares_a_study_that_trains(tmp_path, monkeypatch, capsys, kind):

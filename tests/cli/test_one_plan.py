@@ -54,6 +54,7 @@ def counted(monkeypatch, name):
     return calls
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("command", ["plan", "declare", "run"])
 def test_a_study_is_grouped_and_declared_once(folder, monkeypatch, command):
     (folder / "counted.py").write_text(STUDY.format(model=""))
@@ -62,6 +63,7 @@ def test_a_study_is_grouped_and_declared_once(folder, monkeypatch, command):
     assert [len(names) for names in calls] == [1, 0 if command == "plan" else 1]
 
 
+@pytest.mark.long
 def test_each_round_of_a_search_is_grouped_and_declared_once(folder, monkeypatch):
     pytest.importorskip("optuna")
     space = 'space={"optimizer.learning_rate": LogUniform(1e-3, 1e-1)}, rounds=2, samples=2,'
@@ -74,6 +76,7 @@ def test_each_round_of_a_search_is_grouped_and_declared_once(folder, monkeypatch
     assert [len(names) for names in calls] == [2, 2]
 
 
+@pytest.mark.long
 def test_a_component_is_traced_at_most_four_times_in_a_run_of_one_program(folder):
     log = folder / "log.txt"
     (folder / "counted.py").write_text(TRACES.format(log=str(log)) + STUDY.format(model=", feed_forward=Counted()"))

@@ -29,6 +29,7 @@ def console():
     return Console(width=80, record=True, file=io.StringIO())
 
 
+@pytest.mark.long
 def test_each_program_is_announced_once_before_it_is_compiled():
     study = tiny(seeds=range(2))
     events = list(execute(groups(study.trials()), Execution()))
@@ -67,6 +68,7 @@ def test_failed_runs_are_counted():
     assert "2/2 runs, 1 failed" in out.export_text()
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_ends_training_with_130_after_the_chunk(tmp_path, monkeypatch, capsys, number):
     def stopped(run, job, stop):
@@ -84,6 +86,7 @@ def test_a_signal_ends_training_with_130_after_the_chunk(tmp_path, monkeypatch, 
     assert f"Incomplete: stopped by {number.name}; the same command resumes" in out
 
 
+@pytest.mark.every(5, "long")
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_ends_a_study_with_130(tmp_path, monkeypatch, capsys, number):
     def stopped(*arguments, **settings):

@@ -77,6 +77,7 @@ def command(tmp_path, monkeypatch, capsys):
     return call
 
 
+@pytest.mark.long
 def test_a_study_is_replicated_from_its_own_copy_with_its_overrides(command, tmp_path, monkeypatch):
     words = ["run", "small.py", "optimizer.weight_decay=0.25"]
     monkeypatch.setattr("sys.argv", ["flaxformer", *words])
@@ -106,6 +107,7 @@ def shown(command, root):
     return [" ".join(html.unescape(text).split()) for text in texts]
 
 
+@pytest.mark.long
 def test_every_attempt_is_listed_in_the_report_of_the_first_folder(quick_command, tmp_path):
     command, first = quick_command, tmp_path / "runs/small"
     assert not any("replicate" in text for text in shown(command, first))

@@ -86,6 +86,7 @@ FORGED = {"rate=low,seed=0": "validation_loss", "rate=high,seed=1": "curve", "ra
 FORGED |= {"rate=high,seed=2": "initial_validation_accuracy"}
 
 
+@pytest.mark.long
 def test_forged_rows_are_found_although_their_digests_are_right(finished, capsys):
     folder, _ = finished
     store = Store(folder / "out")

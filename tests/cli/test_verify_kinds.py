@@ -71,6 +71,7 @@ def restored(folders):
         path.write_bytes(data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", [1, 9])
 def test_sound_rows_of_every_kind_are_equal(folders, capsys, kind, number):
@@ -86,6 +87,7 @@ def test_the_kinds_are_what_they_are_called(folders):
     assert {row.stopped_at for row in rows["halving"]} == {3, None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "forgery"),
     [
@@ -103,6 +105,7 @@ def test_a_forged_row_of_every_kind_is_found(restored, capsys, kind, forgery):
     assert (code, f"{trial}: " in text, "1 differs" in text or kind == "halving") == (1, True, True), text
 
 
+@pytest.mark.long
 def test_a_forged_result_at_a_rung_and_a_wrong_end_are_found(restored, capsys):
     store = restored["halving"]
     whole = next(row for row in store.rows().values() if row.stopped_at is None)
@@ -116,6 +119,7 @@ def test_a_forged_result_at_a_rung_and_a_wrong_end_are_found(restored, capsys):
     assert (code, f"{ended.trial} after step 3: " in text) == (1, True), text
 
 
+@pytest.mark.long
 def test_rows_of_other_devices_are_not_verified_and_another_is_chosen(restored, capsys):
     store = restored["group"]
     names = sorted(store.rows())

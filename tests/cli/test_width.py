@@ -60,6 +60,7 @@ def refused(text):
     return [line for line in text if len(line) > 80 or "…" in line]
 
 
+@pytest.mark.long
 def test_plan_shows_the_answer_first_within_80_columns(lines):
     found = lines("plan", "tiny.py", "--seeds", "1", "--weights")
     assert refused(found) == []
@@ -69,6 +70,7 @@ def test_plan_shows_the_answer_first_within_80_columns(lines):
     assert not any("head/matrix" in line for line in lines("plan", "tiny.py", "--seeds", "1"))
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize("study", [tiny, wide])
 def test_run_report_status_and_compare_fit_80_columns(lines, tmp_path, study):
@@ -176,6 +178,7 @@ case = Case(
 '''
 
 
+@pytest.mark.long
 def test_claims_fit_80_columns(lines, tmp_path):
     (tmp_path / "claims").mkdir()
     (tmp_path / "claims" / "01_size.py").write_text(CASE)

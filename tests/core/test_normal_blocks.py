@@ -32,6 +32,7 @@ def test_arrays_have_the_bits_of_jax_random_normal():
         np.testing.assert_array_equal(found, expected(array))
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("numbers", [(1,), (3, 0), (4, 1, 2), (5, 3)])
 def test_an_array_does_not_depend_on_the_others(numbers):
     chosen = [ARRAYS[number] for number in numbers]
@@ -39,6 +40,7 @@ def test_an_array_does_not_depend_on_the_others(numbers):
         np.testing.assert_array_equal(found, expected(array))
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("size", [2**7, 2**16])
 def test_the_size_of_a_block_changes_no_bit(size, monkeypatch):
     monkeypatch.setattr(normal_blocks, "block_size", lambda total: size)

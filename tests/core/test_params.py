@@ -27,6 +27,7 @@ def named(params):
     }
 
 
+@pytest.mark.long
 def test_shapes_and_counts_follow_the_declarations():
     params = named(init(jax.random.key(0), CONFIG))
     assert {path: spec.shape for path, spec in table(specs(CONFIG))} == {
@@ -59,6 +60,7 @@ def test_initial_std_of_matrices_follows_the_initializer(initializer, std):
     assert params["embedding/tokens"].std() == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.long
 def test_initial_weights_depend_only_on_path_and_key():
     """Adding weights, blocks or norms does not change the initial values of other weights."""
     base = named(init(jax.random.key(0), CONFIG))

@@ -56,6 +56,7 @@ def weights(name):
 QUICK = {("scanned", "drawn"), ("encoder-decoder", "beams"), ("recurrent", "greedy")}
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("name", "how"),

@@ -114,6 +114,7 @@ def matches_one_device(name, devices):
     np.testing.assert_allclose(found["validation_loss"], wanted[1]["validation_loss"], rtol=tolerance)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "devices",
     [TWO[1], *(pytest.param(own, marks=pytest.mark.slow) for own in MESHES if own != TWO[1])],
@@ -228,6 +229,7 @@ def test_data_parallelism_sums_gradients_and_nothing_else():
     assert set(collectives(Devices(data=2))) == {"all-reduce"}
 
 
+@pytest.mark.long
 def test_fsdp_gathers_weights_and_leaves_activations_where_they_are():
     """Without `all_gather_fsdp`, the compiler cuts activations along d_model, and sums them all over."""
     devices = Devices(fsdp=2)

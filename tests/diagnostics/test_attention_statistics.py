@@ -107,6 +107,7 @@ def test_statistics_are_0_if_every_pair_is_masked():
     assert all(not np.any(x) for x in jax.tree.leaves(found))
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize(
     "changes",
     [

@@ -91,6 +91,7 @@ def root_mean_square(x, lengths):
     return np.sqrt(sum(number**2 for number in numbers) / len(numbers))
 
 
+@pytest.mark.long
 def test_activations_and_attention_equal_float64_loops_over_real_tokens():
     run, state, batch, found, _ = diagnosed("encoder-decoder")
     see = jax.jit(model.apply_with_intermediates)

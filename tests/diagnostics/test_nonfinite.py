@@ -73,6 +73,7 @@ FORWARD = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.every(6)
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 @pytest.mark.parametrize("place", FORWARD)

@@ -74,6 +74,7 @@ def own(request):
     return run, state_of(run, request.param), batch_of(run)
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 def test_mixer_without_logits_has_all_diagnostics_except_attention_statistics(own):
     run, state, batch = own
@@ -85,6 +86,7 @@ def test_mixer_without_logits_has_all_diagnostics_except_attention_statistics(ow
     assert all(np.isfinite(x) and x > 0 for name, x in summary(found).items() if name.startswith("rms"))
 
 
+@pytest.mark.every(2, "long")
 def test_losses_statistics_and_intermediates_of_a_component_are_returned_and_recorded(own):
     run, state, batch = own
     found, table = diagnose(state, run, batch), summary(diagnose(state, run, batch))
@@ -117,6 +119,7 @@ def test_intermediates_of_a_norm_begin_with_its_place():
     np.testing.assert_allclose(found.intermediates["post_branch/normalised"], found.update, rtol=1e-6)
 
 
+@pytest.mark.every(2, "long")
 def test_first_non_finite_place_is_found_in_user_components(own):
     run, state, batch = own
     assert first_nonfinite(state, run, batch) is None
@@ -196,6 +199,7 @@ def test_diagnostics_of_differing_layers_are_equal_in_both_layouts():
     np.testing.assert_allclose(rows["parameter_norm/blocks/mean"], np.mean(norms_of_blocks), rtol=1e-6)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 def test_first_non_finite_place_of_differing_layers_names_the_layer(layout):
     run = run_of(PATTERN)

@@ -121,6 +121,7 @@ def assert_trains(value, gradient, unused="key_bias"):
         assert np.any(g) or name.endswith("key_bias") or unused in name, f"no gradient reaches {name}"
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_each_model_trains_and_decodes_to_the_outputs_of_the_whole_sequence(name):

@@ -134,6 +134,7 @@ SLOW_PAGES = {"interpretability", "models", "other_libraries", "parametrization"
 WITH_PYTHON = [page for page in PAGES if snippets(page) and page not in RUN_ELSEWHERE]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW_PAGES)) for page in WITH_PYTHON]
 )

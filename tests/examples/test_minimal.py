@@ -27,6 +27,7 @@ def test_it_is_short_and_without_a_study():
     assert "flaxformer.study" not in text
 
 
+@pytest.mark.long
 def test_it_learns_and_continues_a_prompt(minimal, capsys):
     params, losses = minimal.train(60)
     assert abs(losses[0] - np.log(256)) < 0.6

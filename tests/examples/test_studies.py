@@ -29,6 +29,7 @@ def group_of(arm):
     return runs, run.task.load().batch(jax.random.key(0), 0)
 
 
+@pytest.mark.long
 @pytest.mark.every(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_arm_has_a_training_step(name):
@@ -57,6 +58,7 @@ def test_every_example_obeys_the_laws(name, laws):
     assert {one.law: str(one.finding) for one in check(run, laws) if one.finding.is_violated} == {}
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("name", ["attention_sinks", "mixture_of_experts"])
 def test_a_study_measures_a_share(name):
     study, config = study_of(name), model_of(name)[0].replace(vocabulary=256)

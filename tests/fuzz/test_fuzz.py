@@ -118,6 +118,7 @@ def job_drawer(outside):
     return draw
 
 
+@pytest.mark.long
 def test_mistakes_get_one_message(made, tmp_path):
     numbers = [n for n in range(2 * SHORT) if invocations.draw(SEED, n).words[0] != "generate"][:SHORT]
     check(made, tmp_path, numbers, draw_invocation)

@@ -108,6 +108,7 @@ def test_rngs_draw_the_weights_of_init(mode):
     assert module.rngs is None  # no dropout
 
 
+@pytest.mark.every(2, "long")
 def test_tied_head_has_no_leaf_of_its_own(mode):
     config = DECODER.replace(head=LanguageModel(tied=True))
     module = in_nnx.Decoder.from_params(config, weights(config))

@@ -51,6 +51,7 @@ def checkpoint(folder, name, architecture=None, **attributes):
     return given
 
 
+@pytest.mark.every(5, "long")
 @pytest.mark.parametrize("name", SIZES)
 def test_attributes_that_change_no_number_are_written_as_they_were_read(name, tmp_path):
     kept = FAMILIES[name].kept_names - {"problem_type", "num_hidden_layers", "is_gated_act", "dense_act_fn"}

@@ -69,6 +69,7 @@ def log_probabilities(params, tokens):
     )
 
 
+@pytest.mark.long
 def test_log_likelihoods_are_those_of_one_text_at_a_time(scorer):
     found = scorer.log_likelihoods(PAIRS)
     for (context, continuation), own in zip(PAIRS, found, strict=True):

@@ -120,6 +120,7 @@ def check_outputs_and_gradients(function, golden, case, inputs):
         close(value, stored[name], err_msg=name)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(11)
 @pytest.mark.parametrize(("place", "bias", "activation"), list(itertools.product(PLACES, BIASES, ("relu", "gelu"))))
 @pytest.mark.parametrize("kind", ["TransformerEncoderLayer", "TransformerDecoderLayer"])

@@ -162,6 +162,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_reported_before_anything_is_created(command, tmp_path, name):
     prepared, arguments, message = MISTAKES[name]
@@ -182,6 +183,7 @@ def refused(command, folder, message, *arguments):
     assert digest_files(folder) == before
 
 
+@pytest.mark.long
 def test_a_folder_of_another_run(command, runs):
     refused(
         command,
@@ -265,6 +267,7 @@ def truncated(folder, step):
             path.write_bytes(path.read_bytes()[:100])
 
 
+@pytest.mark.long
 def test_a_truncated_checkpoint_gives_way_to_the_one_before(command, runs, finished):
     truncated(runs, 4)
     code, out, _ = command("train", "tiny.py", "--samples", "0")
@@ -303,6 +306,7 @@ def test_checkpoints_whose_markers_are_damaged_too(command, runs):
         refused(command, runs, "runs/tiny holds damaged checkpoints alone (2, 4)")
 
 
+@pytest.mark.long
 def test_a_full_disk(command, runs, finished, monkeypatch):
     shutil.rmtree(runs / "4")
     before = digest_files(runs / "2")

@@ -47,6 +47,7 @@ def generate(job, monkeypatch, capsys):
     return call
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize("how", [(), ("--temperature", "0.9"), ("--beams", "2")], ids=["greedy", "sampled", "beams"])
 def test_text_is_generated_under_the_edits_of_a_file(generate, how):
@@ -79,6 +80,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_the_file_is_one_message(generate, name):
     text, message = MISTAKES[name]

@@ -25,6 +25,7 @@ def weights(run):
     return jax.jit(model.init, static_argnums=1)(jax.random.key(0), run.model)
 
 
+@pytest.mark.long
 def test_a_sample_depends_on_the_seed_and_the_step_alone(tmp_path):
     run = text_run(tmp_path)
     source, params = run.task.load(), weights(run)
@@ -63,6 +64,7 @@ def test_a_sample_is_no_longer_than_asked_for_or_than_the_positions(tmp_path, as
     assert len(asked[0]["prompt"][0]) == 4
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("form", ["paired", "joined"])
 def test_a_held_out_line_is_translated_to_its_end(tmp_path, asked, form):
     for name in ("one", "two"):

@@ -76,6 +76,7 @@ def whole(tmp_path_factory):
     return folder, events
 
 
+@pytest.mark.long
 def test_a_run_yields_its_events(whole):
     folder, events = whole
     assert events[0] == Started(0)
@@ -96,6 +97,7 @@ def test_a_run_yields_its_events(whole):
     assert tested.metrics["test_loss"] == pytest.approx(float(again["validation_loss"]), rel=1e-6)
 
 
+@pytest.mark.long
 def test_each_program_is_compiled_once_before_the_first_step(monkeypatch, tmp_path):
     own, compiled = jax.stages.Lowered.compile, []
 
@@ -153,6 +155,7 @@ def test_a_stopped_job_saves_and_resumes_bit_for_bit(whole, tmp_path, steps):
     assert results(tmp_path) == results(whole[0])
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize("steps", [2, 8])
 def test_a_killed_job_resumes_from_its_checkpoint_bit_for_bit(whole, tmp_path, steps):
@@ -265,6 +268,7 @@ def command(tmp_path, monkeypatch, capsys):
     return call
 
 
+@pytest.mark.long
 def test_train_and_generate(command, tmp_path):
     code, out, _ = command("train", "tiny.py", "--samples", "0", "optimizer.learning_rate=0.02")
     assert code == 0

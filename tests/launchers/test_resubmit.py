@@ -37,6 +37,7 @@ def finished(store, name):
         store.append(row.group, row)
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize(
     ("code", "state", "again", "counted"),
     [

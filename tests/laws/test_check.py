@@ -74,6 +74,7 @@ def programs_are_dropped():
     jax.clear_caches()
 
 
+@pytest.mark.long
 @pytest.mark.every(9)
 @pytest.mark.parametrize(
     "fault",
@@ -86,6 +87,7 @@ def test_every_faulty_component_violates_its_law(fault):
     assert words in result.finding.words
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(name, marks=() if name in TRAINED_BY_DEFAULT else pytest.mark.slow) for name in TRAINING],
@@ -151,6 +153,7 @@ def test_correct_model_passes_every_law(model):
     assert_sound(run_of(**SOUND[model]), *([tuple(LAWS)] if model == "default" else []))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "model", [name if name.startswith("pattern") else pytest.param(name, marks=pytest.mark.slow) for name in SOUND]
 )
@@ -158,6 +161,7 @@ def test_edits_hold_for_correct_models(model):
     assert_sound(run_of(**SOUND[model]), ("edits",))
 
 
+@pytest.mark.long
 def test_zeros_at_queries_need_no_effect_where_each_token_attends_to_itself():
     assert_sound(run_of(attention=Attention(heads=2, window=1)), ("edits",))
 

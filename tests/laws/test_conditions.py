@@ -37,6 +37,7 @@ def components_may_promote_ranks():
         yield
 
 
+@pytest.mark.every(7, "long")
 @pytest.mark.parametrize(
     ("law", "condition"),
     [pytest.param(*one, marks=() if one in DEFAULT else pytest.mark.slow) for one in (*CONDITIONS, *OF_TRAINING)],
@@ -48,6 +49,7 @@ def test_a_fault_under_a_condition_violates_its_law(law, condition):
     assert words in result.finding.words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [name if name in SOUND_BY_DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in SOUND]
 )
@@ -64,6 +66,7 @@ def test_an_unusual_component_passes_every_law(name):
     assert not {law: one.words for law, one in results.items() if one.is_violated}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [name if name == "global norm" else pytest.param(name, marks=pytest.mark.slow) for name in SOUND_OPTIMIZERS]
 )

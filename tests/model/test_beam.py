@@ -92,6 +92,7 @@ def equals(result, row, expected, fill):
         np.testing.assert_allclose(result.scores[row, place], score, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize("end", [None, END])
 def test_beam_search_with_a_beam_per_sequence_is_exhaustive(params, tables, end):
@@ -105,6 +106,7 @@ def test_beam_search_with_a_beam_per_sequence_is_exhaustive(params, tables, end)
     assert all(first != second for first, second in itertools.pairwise(orders))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("beams", [1, 3])
 def test_equals_the_algorithm_on_lists(params, tables, beams):
     found, best = [], []

@@ -131,6 +131,7 @@ def greedy(params, config, sequence):
     return found[len(sequence) :], sums
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("form", "layout"), [*((form, "unrolled") for form in FORMS), ("own pad_to", "scanned"), ("dict", "scanned")]
@@ -146,6 +147,7 @@ def test_a_state_of_any_form_has_room_for_the_new_tokens(form, layout):
             np.testing.assert_allclose(found.log_probabilities[row], log_probabilities, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["own pad_to", "array", "nested"])
 def test_beams_of_a_state_with_an_entry_per_token(form):
     config = model(form, pattern=(Block(), Block(attention=Largest(form="constant"))))
@@ -160,6 +162,7 @@ def test_beams_of_a_state_with_an_entry_per_token(form):
             np.testing.assert_allclose(score, np.mean(terms), atol=1e-5)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("form", FORMS)
 def test_the_cache_has_a_limit_if_the_state_has_an_entry_per_token(form):
     config = model(form)
@@ -167,6 +170,7 @@ def test_the_cache_has_a_limit_if_the_state_has_an_entry_per_token(form):
     assert cache.capacity == (None if form == "constant" else 5)
 
 
+@pytest.mark.long
 def test_a_method_that_gives_another_room_is_named(monkeypatch):
     monkeypatch.setattr(Entries, "pad_to", lambda self, capacity: self)
     jax.clear_caches()  # a program that was compiled with the method would be used again
@@ -196,6 +200,7 @@ class Readable(TokenMixer):
         return linear(share / jnp.maximum(share.sum(-1, keepdims=True), 1e-6) @ x, weights.out)
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize("positions", [NoPositions(), RelativeBuckets(buckets=4, max_distance=3, std=1.0)])
 @pytest.mark.parametrize("mixer", [Readable(), Attention(heads=1)], ids=["recomputed", "cached"])

@@ -241,6 +241,7 @@ def test_decoding_equals_the_forward_pass_in_both_layouts(name):
     assert generate(params, config, tokens[:, :2], steps=3).tokens.shape == (2, 3)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(5)
 @pytest.mark.parametrize("name", OWN)
 def test_later_tokens_and_padding_do_not_change_earlier_outputs(name):
@@ -396,6 +397,7 @@ class Gate(Attention):
         return y * jax.nn.sigmoid(x @ weights.gate), aux
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize("reads_memory", [False, True], ids=["self", "cross"])
 def test_decoding_uses_an_overridden_apply_of_attention(reads_memory):

@@ -151,6 +151,7 @@ PADDED = np.array([[0, 1, 1], [1, 1, 0]], bool)
 FURTHER = [("none", "causal", "encoder-decoder"), ("rotary", "window", "decoder"), ("buckets", "prefix", "decoder")]
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(6)
 @pytest.mark.parametrize(
     ("positions", "seen", "family"),

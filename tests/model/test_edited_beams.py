@@ -47,6 +47,7 @@ def check_scores(params, config, prompt, edit, given, whole):
 CASES = {"attention": (SMALL, "unrolled"), "prefix": (SMALL.replace(mask_pattern="prefix"), "unrolled")} | OTHERS
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     "name", [name if name in ("attention", "scanned") else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
@@ -62,6 +63,7 @@ def test_scores_are_those_of_apply_with_the_same_edits(name):
     check_scores(weights(config, layout), config, prompt, edit, given, whole)
 
 
+@pytest.mark.long
 def test_a_search_of_all_continuations_finds_all_with_their_probabilities():
     config = BASE.replace(vocabulary=5, layers=1, attention=Attention(heads=2))
     params, prompt = weights(config), inputs_of(config)[0] % config.vocabulary
@@ -77,6 +79,7 @@ def test_a_search_of_all_continuations_finds_all_with_their_probabilities():
         np.testing.assert_allclose(found.scores[:, rank], expected, atol=1e-4)
 
 
+@pytest.mark.long
 def test_padding_is_counted_in_positions():
     params, (prompt, _, _) = weights(SMALL), inputs_of(SMALL)
     valid = jnp.arange(prompt.shape[1])[None] >= jnp.array([[2], [0], [1]])
@@ -107,6 +110,7 @@ def test_an_activation_that_does_not_depend_on_the_prompt_is_edited():
     check_scores(params, config, prompt, edit, given, whole)
 
 
+@pytest.mark.long
 def test_values_of_edits_are_arguments_of_the_compiled_search(monkeypatch):
     params, (prompt, _, _) = weights(SMALL), inputs_of(SMALL)
 

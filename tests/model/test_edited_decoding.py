@@ -94,6 +94,7 @@ def is_decodable(config):
     return config.is_causal or config.mask_pattern == "prefix"
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @sparse_grid
 def test_greedy_generation_with_edits_equals_the_argmax_of_apply(config):
@@ -114,6 +115,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     "name",
@@ -133,6 +135,7 @@ def test_generation_with_edits_in_other_mixers_and_layouts(name):
     check_greedy(weights(config, layout), config, edit, prompt, given, whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prompt_chunk", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_positions_count_padding_and_the_output_is_edited(prompt_chunk):
     """As in `apply`, position 0 is the first entry of the prompt, also if it is padding."""
@@ -162,6 +165,7 @@ def test_activations_of_another_prompt_are_patched_and_a_continuation_follows():
     assert (result.tokens != whole.argmax(-1)).any()
 
 
+@pytest.mark.long
 def test_values_of_edits_are_arguments_of_the_compiled_loop(monkeypatch):
     params, prompt = weights(SMALL), prompt_of()
 
@@ -202,6 +206,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.every(4, "long")
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_edits_that_have_no_meaning_token_by_token_are_refused(name):

@@ -36,6 +36,7 @@ def close(x, y, tolerance=2e-5):
     return np.allclose(x, y, atol=tolerance * (1 + float(jnp.abs(y).max())), rtol=0, equal_nan=True)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(3)
 @grid
 def test_every_point_that_is_read_is_what_an_edit_is_given(config):
@@ -216,6 +217,7 @@ def test_several_edits_of_one_point_are_applied_in_order():
     np.testing.assert_allclose(found, 3 * (clean + 1), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_an_encoder_is_edited_and_the_decoder_reads_the_result():
     config = encoder_decoder(BASE)
     params, tokens, given = model_and_tokens(config)

@@ -61,6 +61,7 @@ class MeanOfTokens(TokenMixer):
         return (share @ weights.table[context.tokens]).astype(x.dtype)
 
 
+@pytest.mark.long
 def test_a_feed_forward_reads_the_token_ids():
     config = model(layers=2, feed_forward=PerToken())
     params = weights_of(config)
@@ -92,6 +93,7 @@ def test_the_encoder_reads_the_tokens_of_the_source():
     check_decoding(config, params, source=source)
 
 
+@pytest.mark.long
 def test_inputs_that_are_no_tokens_have_no_ids():
     seen = []
 
@@ -159,6 +161,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize("kind", TRANSFORMS)
 @pytest.mark.parametrize("changes", [{}, {"key_value_heads": 1, "window": None}])
@@ -177,6 +180,7 @@ def test_a_step_between_the_heads_and_the_output_matrix(kind, changes):
     check_decoding(config, params)
 
 
+@pytest.mark.long
 def test_a_step_after_the_heads_of_cross_attention():
     config = model(attention=Gate(heads=2)).with_encoder()
     params = weights_of(config)
@@ -210,6 +214,7 @@ class Forgetting(Attention):
         return logits + jnp.where(allowed, last - total, 0)
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize("key_value_heads", [None, 1])
 def test_keys_that_are_wider_than_a_head(key_value_heads):
@@ -248,6 +253,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", [GRU(), MeanOfTokens()], ids=["state", "recomputed"])
 def test_a_decoder_that_mixes_by_something_else(cell):
     configs = [make(cell) for name, make in ORDERS.items() if cell.reads_mask is False or "default" not in name]

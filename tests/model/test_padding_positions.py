@@ -71,6 +71,7 @@ def check(found, expected):
         np.testing.assert_allclose(found[row][np.asarray(VALID[row])], expected, atol=3e-5, err_msg=place)
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize("pattern", ["causal", "bidirectional"])
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -90,6 +91,7 @@ def test_real_tokens_have_the_output_of_the_sequence_alone(scheme, pattern):
         check(jnp.concatenate(parts, 1), expected)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(3)
 @pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "index", "buckets", "window"])
 def test_padding_of_a_source_and_of_the_target(scheme):
@@ -102,6 +104,7 @@ def test_padding_of_a_source_and_of_the_target(scheme):
     check(found, expected)
 
 
+@pytest.mark.long
 def test_given_positions_replace_the_counted_ones():
     config = model(positions=LearnedPositions(max_length=17))
     params = weights_of(config)
@@ -112,6 +115,7 @@ def test_given_positions_replace_the_counted_ones():
     np.testing.assert_array_equal(counted, apply(params, config, PADDED, valid=VALID, positions=token_positions(VALID)))
 
 
+@pytest.mark.long
 def test_packed_documents_with_padding_between_them():
     config = model(positions=LearnedPositions(max_length=17))
     params = weights_of(config)
@@ -124,6 +128,7 @@ def test_packed_documents_with_padding_between_them():
     np.testing.assert_allclose(found[4:7], apply(params, config, jnp.asarray([[4, 1, 5]]))[0], atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize("scheme", ["learned", "window"])
 def test_tokens_that_follow_a_padded_prompt(scheme):
@@ -138,6 +143,7 @@ def test_tokens_that_follow_a_padded_prompt(scheme):
     assert logits.argmax(-1).tolist() == [expected] * 4
 
 
+@pytest.mark.long
 def test_padding_behind_a_batch_needs_no_position_per_sequence():
     config = model(positions=Alibi())
     params = weights_of(config)

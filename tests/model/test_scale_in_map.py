@@ -24,6 +24,7 @@ def values(platform, params, config, tokens, given):
         return jax.jit(jax.grad(total, has_aux=True, allow_int=True))(params)
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @grid
 def test_values_and_gradients_are_those_of_scaled_logits(config):
@@ -67,6 +68,7 @@ def test_the_map_is_scaled_where_nothing_else_sees_the_queries(platform, changes
     assert {type(scale) is float and scale == 1.0 for scale in scales} == {is_in_map}
 
 
+@pytest.mark.long
 def test_a_cached_token_has_its_logits_scaled():
     params, tokens, _ = model_and_tokens(BASE)
     with compiling_for("gpu"):

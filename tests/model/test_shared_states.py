@@ -87,6 +87,7 @@ def expected_update(kind, x, w):
     return np.maximum(mixed @ w.up + w.up_bias, 0) @ w.down + w.down_bias
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [Convolved, MeanNetwork])
 def test_a_feed_forward_that_reads_other_tokens(kind):
     config = model(layers=2, feed_forward=Convolved(d_ff=6) if kind is Convolved else MeanNetwork())
@@ -158,6 +159,7 @@ def borrower(every, owner=False):
 PATTERNS = {2: (borrower(2, True), borrower(2)), 4: (borrower(4, True), *[borrower(4)] * 3)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", PATTERNS)
 def test_layers_that_share_a_cache(every):
     config = model(layers=4, positions=Rotary(), pattern=PATTERNS[every])
@@ -176,6 +178,7 @@ def test_layers_that_share_a_cache(every):
     np.testing.assert_allclose(one.output[0], np.einsum("tnh,nhd->td", mixed, w.out) + w.out_bias, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_beams_of_layers_that_share_a_cache(every):
     config = model(layers=4, positions=Rotary(), pattern=PATTERNS[every])

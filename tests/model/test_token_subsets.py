@@ -77,6 +77,7 @@ CASES: dict[str, tuple[Positions, int | None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_attention_among_some_of_the_tokens(name):
     scheme, window = CASES[name]
@@ -143,6 +144,7 @@ def expected_of_even_ids(x, tokens, w):
     return y
 
 
+@pytest.mark.long
 def test_a_causal_selection_of_tokens_is_decoded_by_reading_all_tokens_again():
     config = ModelConfig(
         vocabulary=V, layers=2, d_model=D, attention=EveryOther(), feed_forward=Dense(d_ff=6),

@@ -52,6 +52,7 @@ def torch_weights(golden):
     return {name.removeprefix(prefix): x for name, x in golden.items() if name.startswith(prefix)}
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.every(5)
 @pytest.mark.parametrize("mask", ["none", "causal", "padding"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -77,6 +78,7 @@ def test_torch_weights_cover_all_weights_of_a_block(golden, place):
     assert sum(w.size for w in jax.tree.leaves(params)) == sum(w.size for w in weights.values())
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.every(5)
 @pytest.mark.parametrize("implementation", ["reference", "xla"])
 @pytest.mark.parametrize(

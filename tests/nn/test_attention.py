@@ -77,6 +77,7 @@ def run(implementation, q, k, v, mask, bias=None, **settings):
     return dot_product_attention(q, k, v, mask=mask, bias=bias, implementation=implementation, **settings)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(2)
 @implementations
 @masks

@@ -46,6 +46,7 @@ def test_elements_are_rounded_as_by_a_conversion():
     np.testing.assert_array_equal(bits(pairs.join_pairs(x[:, ::2], x[:, 1::2])), bits(x.astype(BF16)))
 
 
+@pytest.mark.long
 def test_pairs_are_for_large_rows_of_even_length_in_bfloat16_on_a_gpu(monkeypatch):
     monkeypatch.setattr(pairs, "FEWEST", 6)
     shapes, platforms = {(1, 6): True, (2, 3): False, (1, 4): False, (6,): True}, {"gpu": True, "cpu": False}
@@ -103,6 +104,7 @@ def test_an_activation_of_a_user_is_given_whole_rows(gpu, monkeypatch):
     np.testing.assert_array_equal(bits(activate("mine", x, None)), bits(x - x.max(-1, keepdims=True)))
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("smoothing", [None, 0.1])
 @pytest.mark.parametrize("batch", [(7,), (3, 5)])
 def test_cross_entropy_equals_the_plain_one(smoothing, batch, gpu):

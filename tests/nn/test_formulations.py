@@ -96,6 +96,7 @@ def test_every_function_is_in_the_grid():
     assert {*CASES, *OF_TRAINING} == {*FUNCTIONS}
 
 
+@pytest.mark.every(10, "long")
 @pytest.mark.parametrize(("name", "row"), [(name, row) for name, row in TABLES if name in CASES])
 def test_rows_equal_their_equation(name, row):
     function, own, checked = FUNCTIONS[name], FUNCTIONS[name].formulations[row], []
@@ -130,6 +131,7 @@ def trained(formulations, devices=None):
     return np.array([metrics["loss"], metrics["gradient_norm"]]), {(own.function, own.formulation) for own in choices}
 
 
+@pytest.mark.long
 def test_rows_of_a_training_step_equal_its_equation(monkeypatch):
     for module, name in ((cpu, "CACHE_BYTES"), (cpu, "MIN_TOKENS"), (chunks, "LARGE"), (cpu, "MIN_BYTES_TO_SHARE")):
         monkeypatch.setattr(module, name, 1)

@@ -26,6 +26,7 @@ def mapped(attend, axes):
     return jax.shard_map(attend, in_specs=rows, out_specs=rows, axis_names=axes, check_vma=False)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(4)
 @pytest.mark.parametrize("axes", AXES)
 @pytest.mark.parametrize("mesh", MESHES)
@@ -42,6 +43,7 @@ def test_the_tpu_kernel_lowers_whatever_axes_are_mapped_already(mesh, axes):
     assert lowered.as_text().count("tpu_custom_call") >= 3  # forward, and the gradients of queries and of keys
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mesh", "axes"), [("data", "data"), ("tensor", "data"), ("tensor", "none")])
 def test_the_tpu_kernel_over_a_mesh_equals_the_equation(mesh, axes):
     random = np.random.default_rng(0)

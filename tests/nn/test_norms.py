@@ -101,6 +101,7 @@ def test_gradients_equal_finite_differences_of_the_equation(norm):
         np.testing.assert_allclose((grads[name] * direction).sum(), (ahead - behind) / 2e-6, rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(3)
 @both
 def test_derivatives_of_both_modes_and_orders_agree(norm):

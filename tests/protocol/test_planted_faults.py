@@ -116,6 +116,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_not_seen_in_a_quiet_history(fault):
     before = expected()

@@ -461,6 +461,7 @@ def run(machine, histories, steps=40):
     return machine.count
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("histories", [HISTORIES or 5, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("machine", [Protocol, Damage, Network])
 def test_any_history_keeps_every_row(machine, histories):

@@ -193,6 +193,7 @@ def read_everything(root, other):
     assert not store.corrupt_files, store.corrupt_files
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @settings(
     max_examples=EXAMPLES,
@@ -235,6 +236,7 @@ def test_another_study_in_a_folder_is_refused_with_two_ways_on(tmp_path, change)
     assert before == ((tmp_path / "study.json").read_bytes(), (tmp_path / "declarations.jsonl").read_bytes())
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 def test_a_folder_whose_arms_were_renamed_there_and_back_has_figures_too(tmp_path):
     first, second = ({"a": 1e-3, label: 1e-2} for label in ("b", "two"))

@@ -74,6 +74,7 @@ def expected_ratio(layers=2):
     return [run_cost(replace_at(BASELINE, {"model.layers": n})).flops for n in (1, layers)]
 
 
+@pytest.mark.long
 def test_every_row_of_a_trained_study_has_its_cost(tmp_path):
     study = tiny(axes=(RATE,), claims=(), seeds=[0])
     list(run(study, Execution(output=tmp_path, devices=1)))

@@ -29,6 +29,7 @@ def headline(store):
     return "; ".join(phrasing.describe_runs(analyse(store)))
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize(
     ("failed", "words"),
     [
@@ -52,6 +53,7 @@ def test_without_claims_the_headline_has_the_seeds_of_the_arms(tmp_path):
     assert headline(store).startswith("7 of 8 runs, 3 to 4 of 4 paired seeds, by arm;")
 
 
+@pytest.mark.long
 def test_every_cause_of_failure_is_shown_with_its_number(tmp_path):
     causes = {f"norm=pre,rate=high,seed={seed}": f"ValueError: cause {min(seed, 2)}" for seed in range(4)}
     store = with_failures(tmp_path, causes | {"norm=post,rate=high,seed=0": "ValueError: cause 0"})

@@ -66,6 +66,7 @@ def test_lens_is_a_mean_per_depth(store):
     np.testing.assert_allclose([one.mean for one in found["baseline"]], LENS.mean(0))
 
 
+@pytest.mark.long
 def test_the_report_shows_both_figures_with_descriptions(store):
     write(store)
     page = (store.root / "report.html").read_text()
@@ -84,6 +85,7 @@ def test_a_study_without_such_numbers_has_no_such_figures(tmp_path):
     assert attention_figure({}) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [COLUMN, PAGE])
 def test_figures_have_colours_for_dark_pages_and_texts_within_their_frame(store, tmp_path, width):
     analysis = analyse(store)
@@ -147,6 +149,7 @@ def test_maps_are_means_over_seeds_of_heads_ranked_by_distance(store_of_maps):
         np.testing.assert_allclose(found[f"blocks/{layer}/attention/weights"], wanted, rtol=1e-12)
 
 
+@pytest.mark.long
 def test_the_report_shows_maps_of_some_layers_with_a_caption(store_of_maps):
     write(store_of_maps)
     page = (store_of_maps.root / "report.html").read_text()

@@ -330,6 +330,7 @@ def all_plants(folder, scratch, text):
     return accepted, refused
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", TEXTS)
 def test_texts_in_every_file_are_not_obeyed_or_interpreted(folder, tmp_path, capsys, monkeypatch, kind):
     monkeypatch.setattr(figures, "draw", lambda figures, folder: {})

@@ -41,6 +41,7 @@ def judged(tmp_path, gains, *others):
     return fill(tmp_path, tiny(seeds=range(8), claims=(claim, *others)), losses(gains))
 
 
+@pytest.mark.every(4, "long")
 @pytest.mark.parametrize(("gains", "expected"), GAINS.items(), ids=map(str, GAINS))
 @pytest.mark.parametrize("others", [(), (Claim("high is lower", lower={"rate": "high"}, than={"rate": "low"}),)])
 def test_a_supported_interaction_says_where_its_effects_are_against_it(tmp_path, gains, expected, others):
@@ -60,6 +61,7 @@ def test_a_supported_interaction_says_where_its_effects_are_against_it(tmp_path,
     assert f"✓ {word}: {claim.text}" in out.getvalue()
 
 
+@pytest.mark.long
 def test_the_page_says_it_too(tmp_path):
     write(judged(tmp_path, (-0.2, -0.5)))
     for name in ("report.html", "results.md"):

@@ -53,6 +53,7 @@ def test_without_a_joint_law_there_is_no_figure(tmp_path):
     assert joint_law_figure(scaled(tmp_path)) is None
 
 
+@pytest.mark.long
 def test_the_page_has_the_figure_and_joint_laws_come_first(store):
     found = write(store)
     page = (store.root / "report.html").read_text()

@@ -85,6 +85,7 @@ def many(tmp_path_factory):
         return folder, write(store)
 
 
+@pytest.mark.long
 def test_a_page_shows_the_first_rows_and_names_the_file_with_all(many):
     folder, analysis = many
     page, document, latex = ((folder / name).read_text() for name in ("report.html", "results.md", "results.tex"))
@@ -122,6 +123,7 @@ def test_claims_judged_together_are_judged_as_alone():
         assert [one.p, one.effect.low] == pytest.approx([other.p, other.effect.low], nan_ok=True, rel=1e-12)
 
 
+@pytest.mark.long
 def test_reads_of_files_do_not_grow_with_arms_or_failures(tmp_path, monkeypatch):
     monkeypatch.setattr(trials, "FEW", 50)
     claim = Claim("pre is lower", lower={"norm": "pre"}, than={"norm": "post"}, where={"dropout": "0"})

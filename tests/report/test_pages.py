@@ -97,6 +97,7 @@ onload = () => {
 </script>"""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which lays the pages out")
 def test_no_page_scrolls_sideways_on_a_phone_or_a_desk(folder, tmp_path):
     frames = [

@@ -45,6 +45,7 @@ def visible(page):
     return re.sub(r"<(svg|style|script).*?</\1>|<[^>]+>", " ", page.read_text(), flags=re.DOTALL)
 
 
+@pytest.mark.long
 def test_a_report_is_a_page_tables_and_figures_in_files(tmp_path):
     study = tiny(seeds=range(6))
     store = fill(tmp_path, study, loss)
@@ -61,6 +62,7 @@ def test_a_report_is_a_page_tables_and_figures_in_files(tmp_path):
     assert table["fingerprint"].n_unique() == len(study.trials())
 
 
+@pytest.mark.long
 def test_the_first_lines_say_question_findings_and_limits(tmp_path):
     claims = [LOWER, Claim("low is better", lower={"rate": "low"}, than={"rate": "high"})]
     store = fill(tmp_path, tiny(seeds=range(6), claims=claims), loss)
@@ -78,6 +80,7 @@ def test_an_effect_that_changes_its_sign_elsewhere_is_reported_first(tmp_path):
     assert "opposite to the effect at the baseline" in printed(analysis)
 
 
+@pytest.mark.long
 def test_missing_failed_and_diverged_runs_are_reported_and_counted(tmp_path):
     study = tiny(seeds=range(4))
     store = fill(tmp_path, study, loss)
@@ -99,6 +102,7 @@ def test_missing_failed_and_diverged_runs_are_reported_and_counted(tmp_path):
     assert by_seed[1] == rows[1]["initial_validation_loss"]
 
 
+@pytest.mark.every(4, "long")
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     "changes",
@@ -124,6 +128,7 @@ def test_odd_studies_have_reports_too(tmp_path, changes, monkeypatch):
         assert not re.search(r"\bnan\b", words.lower())
 
 
+@pytest.mark.long
 def test_results_of_stopped_runs_are_in_columns_of_their_own(tmp_path):
     store = fill(tmp_path, tiny(claims=()), loss)
     [lines] = list(store.groups.glob("*"))
@@ -148,6 +153,7 @@ def test_results_of_stopped_runs_are_in_columns_of_their_own(tmp_path):
     assert "stopped_validation_loss" not in pl.read_parquet(lines).columns  # only the report separates them
 
 
+@pytest.mark.long
 def test_the_best_values_of_a_sweep_are_in_every_form_of_the_report(tmp_path):
     rates = Axis("optimizer.learning_rate", {f"{n}e-3": n * 1e-3 for n in (1, 2, 4, 8)}, name="rate")
     study = tiny(axes=(NORM, rates), claims=())
@@ -164,6 +170,7 @@ def test_the_best_values_of_a_sweep_are_in_every_form_of_the_report(tmp_path):
     assert all((tmp_path / f"figures/sweep.{kind}").exists() for kind in ("svg", "png", "pdf"))
 
 
+@pytest.mark.long
 def test_a_study_in_which_everything_diverged_is_reported(tmp_path):
     store = fill(tmp_path, tiny(claims=()), loss)
     [lines] = list(store.groups.glob("*"))
@@ -180,6 +187,7 @@ def test_a_folder_without_finished_runs_has_no_report(tmp_path):
         write(store)
 
 
+@pytest.mark.long
 def test_the_report_is_the_same_bytes_each_time(tmp_path):
     store = fill(tmp_path, tiny(baseline=dataclasses.replace(BASELINE, seed=1)), loss)
     write(store)
@@ -188,6 +196,7 @@ def test_the_report_is_the_same_bytes_each_time(tmp_path):
     assert once == {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.name in once}
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("command", ["status", "report"])
 def test_results_are_shown_without_jax(tmp_path, command):
     """JAX would be two thirds of the time of `status`."""

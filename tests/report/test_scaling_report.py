@@ -43,6 +43,7 @@ def test_the_page_and_the_tables_have_the_laws(tmp_path):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [COLUMN, PAGE])
 def test_the_figure_has_curves_and_hollow_held_out_sizes(analysis, width):
     with mpl.rc_context(STYLE):

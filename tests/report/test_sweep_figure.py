@@ -87,6 +87,7 @@ def test_a_count_model_outside_the_limits_of_the_axis_has_no_name(is_set):
     assert [text.get_text() for text in ax.texts] == (["bigram"] if is_set else ["unigram", "bigram"])
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize(("rates", "evaluations", "is_drawn"), [(5, 2, True), (17, 2, False), (17, 3, True)])
 def test_many_curves_of_two_points_are_not_drawn(tmp_path, rates, evaluations, is_drawn):
     axis = Axis(RATE, {str(n): 1e-3 * (n + 1) for n in range(rates)}, name="rate")

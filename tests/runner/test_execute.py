@@ -60,6 +60,7 @@ def test_the_number_of_devices_changes_no_bit(whole):
     assert set(whole(1)) == set(TRIALS)
 
 
+@pytest.mark.long
 def test_a_row_has_identity_labels_and_curves(whole):
     for name, row in whole(1).items():
         assert (row["trial"], row["seed"], row["status"], row["diverged_at"]) == (name, TRIALS[name].seed, "done", None)
@@ -80,6 +81,7 @@ UNCUT = tiny(baseline=replace_at(BASELINE, {"training.evaluate_every": None}), c
 PRE = [trial for trial in STUDY.trials() if trial.arm.labels["norm"] == "pre"]
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(4)
 @pytest.mark.parametrize("chunk_steps", [1, 2, 3, 6, 50])
 def test_the_length_of_a_chunk_changes_no_bit(whole, chunk_steps):
@@ -239,6 +241,7 @@ def breaking(method, original):
     return wrapped
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize("method", ["train", "__init__"])
 def test_an_exception_fails_its_own_group_and_is_retried_when_asked_for(whole, tmp_path, monkeypatch, method):
@@ -271,6 +274,7 @@ def test_running_a_finished_study_again_trains_nothing(tmp_path):
     assert (events, second) == ([], first)
 
 
+@pytest.mark.long
 def test_a_study_stopped_at_a_chunk_is_resumed_by_running_it_again(whole, tmp_path):
     stopped = run(STUDY, Execution(output=tmp_path, devices=1, chunk_steps=3))
     first = next(event for event in stopped if isinstance(event, Finished))

@@ -70,6 +70,7 @@ def check_trials(root):
     return kept
 
 
+@pytest.mark.long
 @pytest.mark.every(10)
 @pytest.mark.parametrize("how", [{}, {"group_size": 3}, {"layout": "scanned"}], ids=str)
 @pytest.mark.parametrize("which", ["final", "best", "all"])
@@ -203,6 +204,7 @@ def test_damaged_weights_are_refused(tmp_path):
         found.weights({"rate": "high"})
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

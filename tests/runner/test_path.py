@@ -5,6 +5,8 @@ import re
 from itertools import groupby
 from pathlib import Path
 
+import pytest
+
 import flaxformer
 from flaxformer import runner
 from flaxformer.cli import main
@@ -49,6 +51,7 @@ study = Study(
 '''
 
 
+@pytest.mark.long
 def test_the_path_to_the_training_step_has_at_most_nine_files_without_returns(tmp_path, capsys):
     (tmp_path / "path.py").write_text(FILE)
     assert main(["run", str(tmp_path / "path.py"), "--devices", "1", "--output", str(tmp_path / "results")]) == 0

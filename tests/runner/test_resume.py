@@ -207,6 +207,7 @@ def test_stopped_before_anything_is_trained_leaves_a_folder_to_run_again(launch,
     same_results(folder, reference)
 
 
+@pytest.mark.long
 def test_a_complete_study_is_not_trained_again(launch, short):
     groups = short / "runs" / "tiny" / "groups"
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in groups.iterdir()}

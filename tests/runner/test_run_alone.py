@@ -50,6 +50,7 @@ def alone(name):
     return numbers | {"train_loss_curve": metrics["loss"].tolist()}
 
 
+@pytest.mark.long
 @pytest.mark.every(12)
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("name", TRIALS)

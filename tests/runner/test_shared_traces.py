@@ -35,6 +35,7 @@ def finished(group, devices):
     return compiled, len([event for event in found if isinstance(event, Finished)])
 
 
+@pytest.mark.long
 def test_two_devices_trace_the_functions_of_a_group_once(measured):
     if jax.device_count() < 2:
         pytest.skip("needs two devices")

@@ -74,6 +74,7 @@ def norm_of(root, trial, power=2):
     return sum(float((np.abs(np.asarray(x)) ** power).sum()) for x in jax.tree.leaves(params)) ** (1 / power)
 
 
+@pytest.mark.long
 def test_every_trial_is_measured_once_without_training(root):
     found = measured(root, NORM)
     assert len(found) == 4
@@ -85,6 +86,7 @@ def test_every_trial_is_measured_once_without_training(root):
     assert measured(root, NORM.replace("POWER = 2", "POWER = 2  # a comment")) == {}
 
 
+@pytest.mark.long
 def test_a_function_of_the_data_gives_the_loss_of_the_row(root):
     measured(root, DATA, "loss")
     rows = column(root, "validation_loss")
@@ -92,6 +94,7 @@ def test_a_function_of_the_data_gives_the_loss_of_the_row(root):
         assert value == pytest.approx(rows[trial], rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("edit", [("POWER = 2", "POWER = 1"), ("jnp.abs(x)", "jnp.abs(2 * x)")])
 def test_an_edited_function_measures_again_and_is_not_mixed(root, edit):
     first = measured(root, NORM)
@@ -176,6 +179,7 @@ def test_two_functions_have_columns_of_their_own(root):
         list(measure_trials(Store(root), load_function(other, "measure"), other))
 
 
+@pytest.mark.long
 def test_a_study_without_weights_is_refused(tmp_path):
     for _ in run(STUDY, Execution(output=tmp_path / "study", devices=1)):
         pass
@@ -183,6 +187,7 @@ def test_a_study_without_weights_is_refused(tmp_path):
         measured(tmp_path / "study", NORM)
 
 
+@pytest.mark.long
 def test_the_command_shows_the_columns_in_the_report(root, capsys):
     (root.parent / "own.py").write_text(NORM)
     assert main(["measure", str(root), str(root.parent / "own.py")]) == 0

@@ -121,6 +121,7 @@ def test_with_many_seeds_the_detectable_effect_is_that_of_the_t_test(n, family):
     np.testing.assert_allclose(detectable_effect(estimate(x), family), theirs, rtol=0.06)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("n", [5, 8, 12])
 @pytest.mark.parametrize("family", [1, 4])
 def test_the_detectable_effect_is_found_80_times_in_100_as_the_first_of_its_family(n, family):

@@ -132,6 +132,7 @@ def test_no_byte_of_a_table_can_be_lost_or_changed_unnoticed(whole, tmp_path, fa
         assert data[place - 60 : place + 60].count(b"flaxformer:"), place  # of what says that there is a digest
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("fault", ["cut", "flip"])
 def test_no_byte_of_a_declaration_can_be_lost_or_changed_unnoticed(whole, tmp_path, fault, step):
@@ -161,6 +162,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(2)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", ["lines", "table", "study.json", "launches.jsonl"])

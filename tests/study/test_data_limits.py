@@ -67,6 +67,7 @@ def test_equal_evaluation_data_are_no_limit():
     assert data_limits_of(study) == []
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("axes", [[NORM], [NORM, Axis("task.symbols", {"5": 5, "2": 2})]])
 def test_evaluation_examples_that_occur_in_training_are_a_limit_of_the_report(tmp_path, axes):
     study = tiny(baseline=WIDE, axes=axes, claims=())

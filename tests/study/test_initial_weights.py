@@ -95,6 +95,7 @@ def test_all_weights_of_an_equal_model_are_those_of_the_trial(source, init, rate
         np.testing.assert_array_equal(own[path], array)
 
 
+@pytest.mark.long
 def test_other_weights_are_drawn_as_without_a_source(file, drawn):
     changes = {"model.layers": 2, "model.norm": "sandwich", "seed": 3}
     larger = replace_at(BASELINE, changes | {"init": From(path=file, skip=("*/query",))})
@@ -141,6 +142,7 @@ def test_a_job_is_a_source_and_can_start_from_one(source, tmp_path):
         read(replace_at(second, {"init.arm": "rate=low"}))
 
 
+@pytest.mark.long
 def test_a_study_starts_where_its_source_ended(source, tmp_path):
     found = trained(tmp_path / "fine", fine(source))
     before = results(Store(source).rows())

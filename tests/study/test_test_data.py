@@ -30,6 +30,7 @@ def trained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_every_finished_run_has_the_scores_of_the_test_data(trained):
     rows = Store(trained).rows().values()
     assert len(rows) == 4

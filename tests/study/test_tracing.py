@@ -69,6 +69,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.every(5, "long")
 @pytest.mark.parametrize(("axis", "changes", "words"), [(a, c, w) for a, c, *w in MISTAKES.values()], ids=MISTAKES)
 def test_a_mistake_in_user_code_is_found_before_training(tmp_path, monkeypatch, capsys, axis, changes, words):
     monkeypatch.chdir(tmp_path)

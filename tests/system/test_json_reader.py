@@ -30,6 +30,7 @@ def test_other_values_are_those_of_the_standard_library() -> None:
     assert parse_json(deepest) == json.loads(deepest)
 
 
+@pytest.mark.long
 def test_no_other_module_parses_the_json_of_a_file() -> None:
     places = set()
     for path in Path(flaxformer.__file__).parent.rglob("*.py"):

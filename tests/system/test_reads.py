@@ -148,6 +148,7 @@ def run(folder, **how):
     return ""
 
 
+@pytest.mark.every(6, "long")
 @pytest.mark.parametrize("kind", READS)
 def test_every_kind_of_read_is_recorded(folder, monkeypatch, kind):
     statement, change, named = READS[kind]

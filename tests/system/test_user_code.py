@@ -336,6 +336,7 @@ def filled(folder, output):
     return fill(output, study, lambda trial: 1.0 + trial.seed)
 
 
+@pytest.mark.long
 @pytest.mark.every(9)
 @pytest.mark.parametrize("case", CASES)
 def test_changed_definition_is_named_in_the_error_and_results_can_be_kept(tmp_path, case):
@@ -363,6 +364,7 @@ def test_changed_definition_is_named_in_the_error_and_results_can_be_kept(tmp_pa
     assert any("had changed" in limit for limit in analyse(Store(tmp_path / "out")).limits)
 
 
+@pytest.mark.long
 @pytest.mark.every(5)
 @pytest.mark.parametrize("case", UNCHANGED)
 def test_edits_without_effect_on_results_retrain_nothing(tmp_path, case):
@@ -377,6 +379,7 @@ def test_edits_without_effect_on_results_retrain_nothing(tmp_path, case):
     assert before.fingerprints.items() <= fingerprints.items()
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(3)
 @pytest.mark.parametrize("case", COARSE)
 def test_edits_of_unused_code_are_refused_where_user_code_is_used(tmp_path, case):
@@ -391,6 +394,7 @@ def test_edits_of_unused_code_are_refused_where_user_code_is_used(tmp_path, case
         declared(tmp_path / "used", tmp_path / "used/out")
 
 
+@pytest.mark.long
 def test_only_arms_that_use_the_code_are_refused_and_retrained(tmp_path):
     files, change, _ = CASES["subclass of an optimizer"]
     text = files["own.py"].replace("optimizer=MyAdamW(learning_rate=1e-3)", "optimizer=AdamW(learning_rate=1e-3)")

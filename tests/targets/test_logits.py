@@ -21,6 +21,7 @@ def run_of(head, precision):
     return Run(model=model, task=Copy(symbols=V - 2, length=2, batch_size=8), training=training)
 
 
+@pytest.mark.every(6, "long")
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize(

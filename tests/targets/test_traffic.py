@@ -109,6 +109,7 @@ def test_kernels_with_most_traffic_come_first_and_parts_have_all_of_it():
     assert sum(traffic_by_part(kernels).values()) == sum(kernel.bytes for kernel in kernels)
 
 
+@pytest.mark.long
 def test_every_part_of_a_training_step_has_traffic():
     model = ModelConfig(
         vocabulary=9, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(), head=LanguageModel()

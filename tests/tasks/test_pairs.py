@@ -141,6 +141,7 @@ def test_empty_and_long_lines_are_dropped_and_counted(files, tmp_path):
     assert len(source.train.inputs) + len(source.held_out.inputs) == 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["paired", pytest.param("joined", marks=pytest.mark.slow)])
 def test_padding_does_not_change_the_loss(files, form):
     tokens = {"tokenizer": str(files / "one.json"), "target_path": str(files / "one.en"), "form": form}

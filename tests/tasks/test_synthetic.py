@@ -116,6 +116,7 @@ def test_position_blind_reference_is_the_loss_of_the_best_multiple_of_x(normalis
     assert task.references()["position-blind"] == pytest.approx(np.var(numbers))
 
 
+@pytest.mark.long
 def test_targets_are_the_mean_of_two_values_selected_by_keys():
     task = TwoTargets(items=5, key_width=3, value_width=2, batch_size=64)
     batch = batch_of(task)

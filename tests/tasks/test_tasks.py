@@ -52,6 +52,7 @@ def given(files):
     return {task: jax.device_get(calls(task.load())) for task in every_task(files)}
 
 
+@pytest.mark.long
 def test_batches_are_pure_functions_of_key_and_step(given):
     for task, batches in given.items():
         first, other, again, elsewhere = (jax.tree.map(lambda leaf, i=i: leaf[i], batches) for i in range(4))
@@ -99,6 +100,7 @@ def test_shapes_dtypes_and_ranges_agree_with_the_task(given):
         assert batch.source is None or batch.source.shape == (4, 3, task.source_length)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(4)
 @pytest.mark.parametrize("number", range(17))
 def test_every_field_of_a_task_changes_its_data(files, number):

@@ -33,6 +33,7 @@ def task_of(path, **changes):
     return TokenFiles(path=path, **({"length": 29, "batch_size": 7, "evaluation_batches": 2} | changes))
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("pack", ["none", "documents"])
 def test_device_and_host_batches_are_equal(path, monkeypatch, pack):
     task = task_of(path, pack=pack)
@@ -154,6 +155,7 @@ def test_last_chunk_may_be_shorter(path, monkeypatch):
     assert list(prefetch(source, KEY, 8, 8, 2)) == []
 
 
+@pytest.mark.long
 def test_masked_tokens_are_equal_on_device_and_host(path, monkeypatch):
     task = MaskedTokens(text=TokenFiles(path=path, length=29, pack="documents"), batch_size=3)
     near, plain = task.load().batch(KEY, 2), task.text.replace(batch_size=3).load().batch(KEY, 2)

@@ -37,6 +37,7 @@ def uneven():
     return batch.replace(weights=jnp.asarray(weights * [[1], [1], [1], [0.5], [1], [1]]))
 
 
+@pytest.mark.long
 def test_the_gradient_is_that_of_the_whole_batch_however_unequal_the_parts():
     found = jax.jit(lambda batch: [backward(STATE, split(RUN, parts), batch)[:2] for parts in (1, 3)])(uneven())
     (value, gradient), (in_parts, gradient_in_parts) = found
@@ -50,6 +51,7 @@ def gradient_in(run, parts, batch):
     return jax.jit(lambda: backward(state, split(run, parts), batch)[:2])()
 
 
+@pytest.mark.long
 @pytest.mark.every(6)
 @pytest.mark.parametrize("d_model", [6, 10])
 @pytest.mark.parametrize("form", ["joined", "paired"])
@@ -101,6 +103,7 @@ class Jittered(Dense):
         return super().apply(weights, x * scale, context)
 
 
+@pytest.mark.long
 def test_a_component_drops_the_same_entries_in_any_number_of_micro_batches():
     run = RUN.replace(model=RUN.model.replace(feed_forward=Noisy(d_ff=5)))
     batch = SOURCE.batch(jax.random.key(0), 0)
@@ -159,6 +162,7 @@ def expected_loss(batch, terms):
     return value + (0.2 * (z**2).max((1, 2))[(w > 0).any(1)].mean() if terms == "by rows" else 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("terms", "in_chunks"), [("none", False), ("by rows", False), ("by rows", True)])
 def test_the_loss_is_a_weighted_mean_for_every_scale_of_the_weights_and_every_division(terms, in_chunks, monkeypatch):
     if in_chunks:
@@ -174,6 +178,7 @@ def test_the_loss_is_a_weighted_mean_for_every_scale_of_the_weights_and_every_di
             jax.tree.map(lambda x, y: np.testing.assert_allclose(y, x, rtol=2e-4, atol=2e-6), first, gradient)
 
 
+@pytest.mark.long
 def test_buckets_with_fractional_weights_have_the_loss_of_the_whole_batch():
     run, batch = RUN.replace(loss_terms=TERMS["by rows"]), uneven()
     batch = batch.replace(weights=0.01 * batch.weights)

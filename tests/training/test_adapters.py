@@ -86,6 +86,7 @@ GRID = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "layout"), GRID)
 def test_a_new_adapter_changes_nothing(name, layout):
     config = MODELS[name]
@@ -107,6 +108,7 @@ def peft(weight, own, n_in, alpha, rank):
     return (linear + alpha / rank * (lora_b @ lora_a)).T.reshape(weight.shape)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "layout"), GRID)
 def test_merged_weights_equal_the_formula_for_linear_layers(name, layout):
     config = MODELS[name]
@@ -160,6 +162,7 @@ def trained(run, layout="unrolled", steps=2):
     return state, after
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "optimizer",
     [pytest.param(one, marks=() if isinstance(one, AdamW) else pytest.mark.slow) for one in OPTIMIZERS],
@@ -195,6 +198,7 @@ def test_layouts_train_alike():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), one, other)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -209,6 +213,7 @@ def test_layers_that_are_trained_differently_are_not_stacked(changes):
     assert isinstance(state.params.blocks, tuple)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", [pytest.param("unrolled", marks=pytest.mark.slow), "scanned"])
 def test_a_factor_scales_the_update_and_its_weight_decay(layout):
     optimizer = SGD(learning_rate=0.1, momentum=0.0, weight_decay=0.3, decay="constant")

@@ -67,6 +67,7 @@ def gradients(params):
     return jax.tree.map(lambda x: jnp.asarray(dice.standard_normal(x.shape), jnp.float32), params)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_are_projected_after_each_step(name):
     model, form = MODELS[name], "paired" if name == "encoder" else "joined"
@@ -166,6 +167,7 @@ def test_a_run_in_two_parts_sees_the_same_losses():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_is_not_seen():
     run = plateau_run()
     state = start(run)

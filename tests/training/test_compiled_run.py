@@ -95,6 +95,7 @@ class Same(TokenMixer):
         return x
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(3)
 @pytest.mark.parametrize("stack_size", [None, 2])
 @pytest.mark.parametrize("model", [RUN.model, RUN.model.replace(attention=Same(), norm=NO_NORM)], ids=["norms", "none"])
@@ -112,6 +113,7 @@ def test_programs_compiled_beforehand_run_on_their_device(model, stack_size):
         assert leaf.devices() == {device}
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_an_error_of_the_compiler_ends_compile(monkeypatch, number):

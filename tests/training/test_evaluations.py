@@ -104,6 +104,7 @@ def test_columns_are_the_scores_of_each_task_alone(run):
     assert_near({k: v for k, v in (kept | errors).items() if k in alike}, alike)
 
 
+@pytest.mark.long
 def test_evaluations_of_one_shape_share_a_program():
     sets = (*SETS, EvaluationSet(name="again", task=LONG), EvaluationSet(name="alike", task=OTHER.replace(symbols=4)))
     compiled = CompiledRun(RUN.replace(evaluations=sets), DeviceGroup.of(None))

@@ -122,6 +122,7 @@ def gradients(params, seed):
     )
 
 
+@pytest.mark.every(14, "long")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     "optimizer",

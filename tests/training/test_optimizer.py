@@ -57,6 +57,7 @@ def quadratic(params):
     return jax.tree.map(lambda w: w - 1.0 + jnp.sin(3.0 * w), params)
 
 
+@pytest.mark.long
 @pytest.mark.every(4)
 @pytest.mark.parametrize(("clip", "weight_decay"), [(None, None), (0.05, 0.1)])
 def test_updates_equal_optax_adamw(clip, weight_decay):
@@ -95,6 +96,7 @@ def test_all_numbers_can_be_mapped():
         np.testing.assert_allclose(mapped[i], jax.jit(final)(alone), rtol=1e-5)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 def test_weight_decay_shrinks_matrices_and_nothing_else(layout):
     config = ModelConfig(head=LanguageModel(bias=True))

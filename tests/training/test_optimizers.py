@@ -268,6 +268,7 @@ def test_muon_makes_each_matrix_of_a_layer_orthogonal_and_gives_the_rest_to_adam
     assert seen == (recurrent if isinstance(model.attention, LSTM) else MUONS - recurrent)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_the_momentum_of_muon_is_that_of_its_authors_from_the_first_step_on(nesterov):
     """Jordan et al. 2024: m ← β m + (1 − β) g, and β m + (1 − β) g with nesterov, in float64, for 6 drawn gradients."""

@@ -83,6 +83,7 @@ def test_at_the_base_width_training_is_that_of_the_standard_parametrization(kind
     assert_close(trained(own), trained(standard), without=("key_bias",))
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("initializer", [LeCun(), Xavier(), Normal(deviation=0.1)])
 def test_initial_scales_of_mup_are_those_of_table_3(initializer):
     """Yang et al. 2022, with a base width: std ∝ 1/√fan-in of hidden, 1/fan-in of output weights."""
@@ -99,6 +100,7 @@ def test_initial_scales_of_mup_are_those_of_table_3(initializer):
     np.testing.assert_allclose(drawn["head/matrix"].std(), std, rtol=0.2)
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("optimizer", "rates"),
@@ -189,6 +191,7 @@ def test_rates_of_layers_fall_with_the_depth():
         np.testing.assert_allclose(rate, 0.5 if path.startswith("blocks/") else 1.0, rtol=1e-6, err_msg=path)
 
 
+@pytest.mark.long
 def test_an_encoder_has_the_factors_of_its_own_width():
     config = at_width(MODEL, 4 * BASE).replace(parametrization=MuP(base_width=BASE))
     config = config.with_encoder(d_model=2 * BASE, feed_forward=Dense(d_ff=5))
@@ -211,6 +214,7 @@ def test_factors_of_a_role_multiply_scale_rate_and_decay():
         assert own == ((3.0, 5.0) if role == "vector" else (1.0, 1.0))
 
 
+@pytest.mark.long
 def test_numbers_of_a_parametrization_are_leaves_that_share_a_program():
     one, other = (run_at(BASE, MuP(base_width=BASE, hidden=Role(rate_power=power))) for power in (1.0, 0.5))
     assert jax.tree.structure(one) == jax.tree.structure(other)

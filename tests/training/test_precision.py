@@ -98,6 +98,7 @@ def test_weights_gradients_and_the_optimizer_are_float32(config):
     assert {leaf.dtype for leaf in jax.tree.leaves((value, gradient, metrics))} == {jnp.dtype(jnp.float32)}
 
 
+@pytest.mark.long
 @sparse_grid
 def test_the_loss_is_close_to_that_in_float32(config):
     narrow, wide = (run_of(config, precision) for precision in ("bfloat16", "float32"))
@@ -107,6 +108,7 @@ def test_the_loss_is_close_to_that_in_float32(config):
     assert float(found) != float(expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
 def test_logits_that_are_not_wide_are_rounded_to_the_precision_of_the_run(precision, tied):

@@ -70,6 +70,7 @@ def test_a_deep_stack_needs_less_memory(remat, most):
     assert compiled("deep decoder", "scanned", remat)[1] < most * compiled("deep decoder", "scanned", "none")[1]
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("remat", ["feed_forward", "attention"])
 def test_one_branch_computed_again_takes_memory_between_all_and_nothing(remat):
     none, branch, block = (compiled("deep decoder", "scanned", kind)[1] for kind in ("none", remat, "block"))
@@ -82,6 +83,7 @@ def test_keeping_the_products_takes_memory_between_all_and_nothing():
     assert block < dots < none
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize(
     "name", [pytest.param("decoder", marks=slow), "encoder-decoder", pytest.param("recurrent", marks=slow)]
 )

@@ -39,6 +39,7 @@ def compute():
     return jax.jit(lambda run: draws(run, state, batch))
 
 
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_seed_of_one_source_changes_that_source_only(compute, source):
@@ -46,6 +47,7 @@ def test_a_seed_of_one_source_changes_that_source_only(compute, source):
     assert {name for name in before if not same(before[name], after[name])} == {source}
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_seed_changes_the_sources_without_a_seed_of_their_own(compute, source):
     own = replace_at(RUN, {f"seeds.{source}": 3})

@@ -131,6 +131,7 @@ def agree(found, expected, tolerance):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * scale), found, expected)
 
 
+@pytest.mark.long
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
 @pytest.mark.parametrize("large", [V, pytest.param(7 * V, marks=pytest.mark.slow)])
@@ -166,6 +167,7 @@ def largest(text, width):
     return max(int(np.prod(shape)) for shape in shapes if width in shape)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("of", ["step", "evaluation"])
 def test_no_array_has_a_logit_per_token_and_id(of, monkeypatch):
     vocabulary, rows, length = 1009, 16, 32
