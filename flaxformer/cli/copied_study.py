@@ -3,12 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from flaxformer.cli.arguments import Replicate, Verify
-from flaxformer.cli.parsing import parse
+from flaxformer.cli.last_command import last_command
 from flaxformer.core.overrides import override
-from flaxformer.report.provenance_text import words_of
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.copied_code import execute_copy
@@ -59,10 +57,3 @@ def copy_of_file(store: Store, launches: Sequence[JsonObject]) -> Path:
     if file is None:
         raise UserError(f"{store.root} holds no copy of the study's file (code/); give the file with --file")
     return file
-
-
-def last_command(launches: Sequence[JsonObject]) -> Any:
-    """Return the arguments of the last recorded command `run`; None without one."""
-    command = next((launch["command"] for launch in reversed(launches) if launch.get("command")), "")
-    words = words_of(command)[1:]
-    return parse(words) if words[:1] == ["run"] else None

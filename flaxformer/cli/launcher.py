@@ -75,12 +75,12 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
         )
         return 0
     list(track((), store, arguments.track))
-    return end_of(store, plan, console)
+    return end_of(store, plan, console, arguments.full)
 
 
-def end_of(store: Store, plan: StudyPlan, console: Console) -> int:
+def end_of(store: Store, plan: StudyPlan, console: Console, is_full: bool = False) -> int:
     """Show the report after all workers have ended; the exit code."""
-    failed = show_report(store, console)
+    failed = show_report(store, console, is_full)
     left = sum(len(group.trials) for group in missing(plan, store))
     if left:
         console.print(f"{count_of(left, 'run')} without a result; run the same command again.", style="red")

@@ -14,7 +14,7 @@ def main(arguments: Report, console: Console) -> int:
     """Write the report of a study, or those of all studies in a folder with an index page."""
     folder = arguments.directory
     if os.path.lexists(folder / "study.json") or not index.stores(folder):
-        show_report(Store(folder), console)
+        show_report(Store(folder), console, arguments.full)
         return 0
     from flaxformer.claims.record import holds_claims  # here, since a single report needs no JAX
     from flaxformer.claims.table import rewrite

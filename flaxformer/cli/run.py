@@ -54,7 +54,7 @@ def main(arguments: RunStudy, console: Console) -> int:
     failures = follow(track(events, store, arguments.track), console, totals)
     if arguments.share is not None:  # the launcher shows the report of all shares
         return FAILED if failures else 0
-    return exit_code(show_report(store, console), console)
+    return exit_code(show_report(store, console, arguments.full), console)
 
 
 def _names_of_share(text: str | None, plan: StudyPlan) -> list[str] | None:

@@ -6,25 +6,33 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.store.store import Store
+from flaxformer.cli.last_command import overrides_of
+from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.store import Store, read_lines
 from flaxformer.system.wording import count_of
 
 
-def show_report(store: Store, console: Console) -> int:
-    """Write the report's files and print it; returns how many runs failed."""
-    from flaxformer.report import terminal  # here, since importing matplotlib takes a third of a second
+def show_report(store: Store, console: Console, is_full: bool = False) -> int:
+    """Write the report's files, and print the answer, or with `is_full` all that a terminal shows of the report.
+
+    Returns:
+      The number of runs that failed.
+    """
+    from flaxformer.report import short, terminal  # here, since importing matplotlib takes a third of a second
     from flaxformer.report.write import report_path, write
 
     analysis = write(store)
     console.print()
-    terminal.show(console, analysis)
+    if is_full:
+        terminal.show(console, analysis)
+    else:
+        short.show_answer(console, analysis, overrides_of(read_lines(store.root / LAUNCHES)))
+        console.print("Effects, costs, tables and every limit: the report, or --full.", style="dim")
     console.print()
-    show_paths(
-        console,
-        {"Report": report_path(store), "Table": store.root / "results.parquet", "Figures": store.root / "figures"},
-    )
     for name, what in store.corrupt_files.items():
         show_damage(console, store.root / name, what)
+    files = {"Table": store.root / "results.parquet", "Figures": store.root / "figures"} if is_full else {}
+    show_paths(console, files | {"Report": report_path(store)})
     return len(analysis.failed_runs)
 
 

@@ -12,6 +12,7 @@ from flaxformer.cli.arguments.options import (
     CodeChangeOption,
     Coordinator,
     FormulationsOption,
+    Full,
     Output,
     Overrides,
     Process,
@@ -116,7 +117,7 @@ class LauncherArguments:
 
 @dataclasses.dataclass(frozen=True)
 class RunStudy(LauncherArguments, StudyArguments):
-    """Train the missing runs of a study, then write and show its report.
+    """Train the missing runs of a study, then write its report and print the answer.
 
     The same command resumes a study; several of them share the work in one folder.
 
@@ -128,6 +129,7 @@ class RunStudy(LauncherArguments, StudyArguments):
     """
 
     retry_failed: Annotated[bool, flag("also train the failed runs again")] = False
+    full: Full = False
     on_error: Annotated[ON_ERROR, option("continue|stop", "continue", "what to do when a run fails")] = "continue"
     on_code_change: CodeChangeOption = "refuse"
     track: Track = ()
@@ -155,16 +157,18 @@ class Status:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Write and show the report of an output folder again.
+    """Write the report of an output folder again, and print the answer.
 
     For a folder of such folders, it writes each report and an index page.
 
     Examples:
       flaxformer report runs/study
+      flaxformer report runs/study --full
       flaxformer report runs
     """
 
     directory: Output
+    full: Full = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,62 @@
+"""The answer on one screen of a terminal: verdicts, what the command changed in the study, and what limits it."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.judging import JudgedClaim
+from flaxformer.report import phrasing, tables, verdicts
+from flaxformer.report.width import fit_width, shorten_cells
+from flaxformer.study.divergence import RULE
+
+MOST_CLAIMS, MOST_LIMITS, MOST_ARMS = 6, 2, 8
+"""Largest numbers of claims, of limits and of arms that are shown; the rest is counted."""
+
+
+def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...] = ()) -> None:
+    """Print the question, the answer with a line per claim, overrides, and the first limits.
+
+    Args:
+      console: the terminal.
+      analysis: the study's analysis.
+      overrides: changes of the study's file that its last command made.
+    """
+    console.print(Text(analysis.study.question, style="bold"))
+    console.print(Text("; ".join(phrasing.describe_runs(analysis)), style="dim"))
+    claims = [*analysis.claims, *analysis.withdrawn]
+    if answer := verdicts.answer(analysis.claims).strip():
+        console.print(Text(answer))
+    for claim in claims[:MOST_CLAIMS]:
+        console.print(claim_line(claim))
+    if len(claims) > MOST_CLAIMS:
+        console.print(Text(f"  and {len(claims) - MOST_CLAIMS} more claims"))
+    if not claims:
+        console.print(Text(verdicts.verdict(analysis)))
+        arms = tables.arms(analysis).in_form("terminal")
+        if arms.rows and len(arms.rows) <= MOST_ARMS:
+            console.print(fit_width(shorten_cells(arms), console.width))
+    for line in (*_changes(overrides), *_limits(analysis)):
+        console.print(line)
+
+
+def claim_line(claim: JudgedClaim) -> Text:
+    """A claim's verdict, text, effect, and what qualifies it."""
+    remarks = "; ".join([phrasing.finding(claim), *verdicts.qualifications(claim)])
+    return Text.assemble(verdicts.marked_verdict(claim), ": ", claim.text, (f" ({remarks})", "dim"))
+
+
+def _changes(overrides: tuple[str, ...]) -> Iterator[Text]:
+    if overrides:
+        yield Text.assemble(("Overridden: ", "yellow"), " ".join(overrides))
+
+
+def _limits(analysis: Analysis) -> Iterator[Text]:
+    """The first limits, without the rule that every report has, and the number of others."""
+    further = [f"{analysis.further_seeds}."] if analysis.further_seeds.sets and not analysis.claims else []
+    limits = [*further, *(limit for limit in analysis.limits if limit != RULE)]
+    for limit in limits[:MOST_LIMITS]:
+        yield Text.assemble(("Limit: ", "dim"), limit)
+    if len(limits) > MOST_LIMITS:
+        yield Text(f"       and {len(limits) - MOST_LIMITS} more", style="dim")
