@@ -11,6 +11,7 @@ from rich.text import Text
 import flaxformer
 from flaxformer.catalog import import_named
 from flaxformer.cli.arguments.options import FAILED, USER_ERROR
+from flaxformer.cli.inputs import check_inputs
 from flaxformer.cli.mistakes import check_words, end_of_pipe, message
 from flaxformer.cli.parsing import parse, show_help
 from flaxformer.cli.terminal import safe_console
@@ -57,6 +58,7 @@ def _run(words: Sequence[str], is_shell: bool, console: Console, errors: Console
         console.print(versions(), highlight=False)
         return 0
     command = parse(words)
+    check_inputs(words[0], command)
     if words[0] not in WITHOUT_JAX:
         with without_collections():
             startup = importlib.import_module("flaxformer.system.startup")

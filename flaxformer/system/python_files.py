@@ -17,7 +17,7 @@ def find_experiment(path: Path) -> Path:
 
 
 def declares(file: Path, name: str) -> bool:
-    """True if a file assigns a name at its top level; nothing is executed."""
+    """True if a file assigns or imports a name at its top level; nothing is executed."""
     path = find_experiment(file)
     if not path.is_file():  # a device or a pipe may have no end
         return False
@@ -25,6 +25,13 @@ def declares(file: Path, name: str) -> bool:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
+    return name in assigned_names(tree)
+
+
+def assigned_names(tree: ast.Module) -> set[str]:
+    """Return the names that the statements at the top level of a module assign or import."""
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
-    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+    imported = [alias for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+    names = {alias.asname or alias.name for alias in imported}
+    return names | {target.id for target in targets if isinstance(target, ast.Name)}

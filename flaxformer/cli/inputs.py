@@ -1,0 +1,70 @@
+"""Files and folders that a command names, checked before JAX is imported: mistakes in a name are answered at once."""
+
+import ast
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+from flaxformer.system.errors import UserError
+from flaxformer.system.python_files import assigned_names, find_experiment
+
+DEFINES = {"plan": "study", "declare": "study", "run": "study", "train": "run"}
+"""Name that the file of a command defines."""
+INSTEAD = {"study": "flaxformer run", "run": "flaxformer train"}
+"""Command for a file by the name that it defines."""
+
+
+def check_inputs(name: str, command: object) -> None:
+    """Check the file and the folder of a command, as far as their names and the text of the file tell.
+
+    Args:
+      name: name of the command.
+      command: its arguments.
+
+    Raises:
+      UserError: there is no such file or folder, with those of similar names; an error of syntax; or a file for
+        another command.
+    """
+    folder, file = getattr(command, "directory", None), getattr(command, "file", None)
+    if isinstance(folder, Path) and not folder.exists():
+        near = near_names(folder, (path for path in siblings(folder) if path.is_dir()))
+        raise UserError(f"no folder '{folder}'; {near or 'expected a folder of results'}")
+    if isinstance(file, Path) and name in (*DEFINES, "check"):
+        _check_file(name, file)
+
+
+def _check_file(name: str, file: Path) -> None:
+    expected = DEFINES.get(name)
+    path = find_experiment(file)
+    if not path.exists():
+        near = near_names(file, (path for path in siblings(file) if path.suffix == ".py"))
+        defines = "`study` or `run`" if expected is None else f"`{expected}`"
+        raise UserError(f"no file '{file}'; {near or f'expected a Python file that defines {defines}'}")
+    if not path.is_file() or expected is None:
+        return
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError as error:
+        raise UserError(f"{path}, line {error.lineno or 1}: {error.msg}") from None
+    except (OSError, ValueError):
+        return  # the command says what is wrong with its content
+    [other], names = {*INSTEAD} - {expected}, assigned_names(tree)
+    anywhere = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    if other in names and not {expected, "*"} & (names | anywhere):
+        raise UserError(f"'{file}' defines `{other}` and no `{expected}`; expected {INSTEAD[other]} {file}")
+
+
+def siblings(path: Path) -> list[Path]:
+    """Return what is in the folder of a path; nothing if that cannot be read."""
+    try:
+        return sorted(path.parent.iterdir())
+    except OSError:
+        return []
+
+
+def near_names(path: Path, candidates: Iterable[Path]) -> str:
+    """Return the question for the candidate whose name is most like that of a path; empty if none is like it."""
+    by_name = {candidate.name: candidate for candidate in candidates}
+    by_name |= {candidate.stem: candidate for candidate in by_name.values()}
+    near = difflib.get_close_matches(path.name, by_name, n=1)
+    return f"did you mean '{by_name[near[0]]}'?" if near else ""
