@@ -5,14 +5,18 @@ import os
 from rich.console import Console
 
 from flaxformer.cli.arguments import Report
-from flaxformer.cli.show import show_paths, show_report
+from flaxformer.cli.show import show_job, show_paths, show_report
 from flaxformer.report import index, terminal
+from flaxformer.report.job import is_job
 from flaxformer.store.store import Store
 
 
 def main(arguments: Report, console: Console) -> int:
     """Write the report of a study, or those of all studies in a folder with an index page."""
     folder = arguments.directory
+    if is_job(folder):
+        show_job(folder, console)
+        return 0
     if os.path.lexists(folder / "study.json") or not index.stores(folder):
         show_report(Store(folder), console, arguments.full)
         return 0

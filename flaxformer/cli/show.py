@@ -36,6 +36,20 @@ def show_report(store: Store, console: Console, is_full: bool = False) -> int:
     return len(analysis.failed_runs)
 
 
+def show_job(folder: Path, console: Console) -> None:
+    """Write the page of a training job, and print its state, scores, and the commands that follow."""
+    from flaxformer.report.job import write_job_report
+
+    job = write_job_report(folder)
+    console.print()
+    console.print(f"{job.folder}: {job.state}", highlight=False, markup=False, soft_wrap=True)
+    for line in job.scores:
+        console.print(line, highlight=False, markup=False)
+    for command in job.next_commands:
+        console.print(f"Next: {command}", highlight=False, markup=False, soft_wrap=True)
+    show_paths(console, {"Report": folder / "report.html"})
+
+
 def show_paths(console: Console, paths: dict[str, Path]) -> None:
     """Print one path per line, each whole."""
     width = max(map(len, paths)) + 2

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from flaxformer.cli.arguments import Status
+from flaxformer.report.job import is_job, read_job
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
 from flaxformer.store.status import STATES, Counts, LeaseStatus, StudyStatus, status
@@ -23,6 +24,8 @@ SECONDS_BETWEEN_VIEWS, SECONDS_BETWEEN_LINES = 2.0, 15.0
 
 def main(arguments: Status, console: Console) -> int:
     """Print the progress once, or until every run has ended."""
+    if is_job(arguments.directory):
+        return job_status(arguments, console)
     store = Store(arguments.directory)
     if arguments.json:
         print(json.dumps(status(store), indent=1))
@@ -33,6 +36,19 @@ def main(arguments: Status, console: Console) -> int:
     else:
         log(store, console)
     return 0
+
+
+def job_status(arguments: Status, console: Console) -> int:
+    """Print the progress of a training job, once or until it has ended."""
+    while True:
+        job = read_job(arguments.directory)
+        if arguments.json:
+            print(json.dumps({"step": job.step, "steps": job.steps, "best": job.best, "diverged": job.has_diverged}))
+        else:
+            console.print("; ".join([job.state, *job.scores]), highlight=False, markup=False)
+        if not arguments.watch or job.is_finished or job.has_diverged:
+            return 0
+        time.sleep(SECONDS_BETWEEN_LINES)
 
 
 def watch(store: Store, console: Console) -> None:

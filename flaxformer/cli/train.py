@@ -13,6 +13,7 @@ from flaxformer.checkpoint import stop_on_signals
 from flaxformer.cli.arguments import Train
 from flaxformer.cli.arguments.options import FAILED, INTERRUPTED
 from flaxformer.cli.remat import remat_table
+from flaxformer.cli.show import show_job
 from flaxformer.config import ModelConfig
 from flaxformer.core import params
 from flaxformer.core.overrides import override
@@ -21,6 +22,7 @@ from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs import Job, check, train
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.progress import RunTotals, follow
+from flaxformer.report.job import is_job, read_job
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
 from flaxformer.study.load import load
@@ -48,6 +50,9 @@ def main(arguments: Train, console: Console) -> int:
         console.print(f"{count_of(parameters(run.model), 'parameter')}; the run {too_much}", highlight=False)
         return 0
     distributed.run_on_coordinator(lambda: check(run, job))
+    if not arguments.plan and not arguments.restart and is_job(output) and (ended := read_job(output)).is_finished:
+        show_job(output, console)
+        return FAILED if ended.has_diverged else 0
     price = Price.of(run, devices)
     price.show(console, run)
     if arguments.plan:
@@ -66,6 +71,8 @@ def main(arguments: Train, console: Console) -> int:
             highlight=False,
         )
         return INTERRUPTED
+    if distributed.is_coordinator():
+        show_job(output, console)
     return FAILED if diverged else 0
 
 

@@ -1,4 +1,4 @@
-"""Log of a run: one line of JSON per chunk of steps, per evaluation and per sample, in order."""
+"""Writing of a job's log: one line per launch, chunk of steps, evaluation and sample, in order."""
 
 import contextlib
 import logging
@@ -6,26 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from flaxformer.runner.events import Evaluated, Event, Progressed, Sampled
+from flaxformer.store.job_log import NAME, LogLine, sound_lines
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import set_aside, write_atomically
 
 LOG = logging.getLogger(__name__)
-NAME = "log.jsonl"
-LogLine = digests.JsonObject
 
 
 class Log:
     """The log in a run's folder, from a step on: lines that an earlier launch wrote after that step are dropped.
 
-    {"kind": "steps", "step": 50, "loss": [...], "gradient_norm": [...], "learning_rate": [...], "seconds": 1.2}
-    {"kind": "evaluation", "step": 50, "validation_loss": 2.41, ...}
-    {"kind": "test", "step": 500, "test_loss": 2.38, ...}
-    {"kind": "sample", "step": 50, "prompt": "To be", "text": " or not to"}
-
-    `step` is the number of steps taken; a list has one number per step of the chunk. Each line ends with the digest of
-    its content. Each of `trackers` is called with every line, beginning with those that are kept. A damaged file is
-    kept as log.jsonl.damaged and reported; its other lines stay, and steps that are missing are reported.
+    `store.job_log` has the form of a line. Each of `trackers` is called with every line, beginning with those that are
+    kept. A damaged file is kept as log.jsonl.damaged and reported; its other lines stay, and steps that are missing are
+    reported.
 
     Raises:
       UserError: the file cannot be read or written, as on a full disk; a line is then written whole or not at all.
@@ -33,7 +27,7 @@ class Log:
 
     def __init__(self, folder: Path, step: int, trackers: Sequence[Callable[[LogLine], object]] = ()) -> None:
         self.path, self.trackers = folder / NAME, trackers
-        lines, wrong = _lines(self.path) if step else ([], [])
+        lines, wrong = sound_lines(self.path) if step else ([], [])
         kept = [line for line in lines if line["step"] <= step]
         with _recording(self.path):
             if wrong:
@@ -48,9 +42,13 @@ class Log:
     def record(self, event: Event) -> None:
         """Add the line of an event, if it has one; it is on the disk when this returns."""
         if line := line_of(event):
-            with _recording(self.path):
-                digests.append_line(self.path, line)
-            self._write_to_trackers(line)
+            self.write(line)
+
+    def write(self, line: LogLine) -> None:
+        """Add a line; it is on the disk when this returns."""
+        with _recording(self.path):
+            digests.append_line(self.path, line)
+        self._write_to_trackers(line)
 
     def _write_to_trackers(self, line: LogLine) -> None:
         for tracker in self.trackers:
@@ -76,28 +74,6 @@ def _recording(path: Path) -> Iterator[None]:
     except OSError as error:
         why = f"{path} cannot be written: {error.strerror or error}"
         raise UserError(f"{why}; the checkpoints are kept, and the same command resumes from the newest") from error
-
-
-def read(path: Path) -> list[LogLine]:
-    """Return the complete lines of a log, without a last line that a kill cut short.
-
-    Raises:
-      UserError: a line is damaged; the message says which.
-    """
-    lines, wrong = _lines(path)
-    if wrong:
-        raise UserError(f"{path}, {wrong[0]}; expected lines as `train` wrote them")
-    return lines
-
-
-def _lines(path: Path) -> tuple[list[LogLine], list[str]]:
-    """Return the lines of a log, and what is wrong with the damaged ones."""
-    lines, wrong = digests.lines(path)
-    kinds = [isinstance(line.get("step"), int) and isinstance(line.get("kind"), str) for line in lines]
-    wrong = [text.replace(": ", " is damaged: ", 1) for text in wrong]
-    if not all(kinds):
-        wrong.append("a line is damaged: it has no step or kind")
-    return [line for line, is_line in zip(lines, kinds, strict=True) if is_line], wrong
 
 
 def _missing_steps(lines: Sequence[LogLine], step: int) -> tuple[int, int, int] | None:

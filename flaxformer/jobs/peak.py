@@ -4,6 +4,8 @@ MFU = FLOPs of the model per second / peak (Chowdhery et al. 2022, appendix B). 
 recomputed to save memory, nor the optimizer, which `training.flops` counts.
 """
 
+import functools
+
 import jax
 
 from flaxformer.nn.formulations import using
@@ -22,6 +24,7 @@ def peak(kind: str, precision: str) -> float | None:
     return None if device is None else device.peak(precision)
 
 
+@functools.lru_cache(maxsize=8)  # of a job, the command and the log ask for it
 def model_flops(run: Run) -> int:
     """FLOPs of one training step: 3 × the FLOPs of the forward pass, as the backward pass has two products for each.
 

@@ -7,10 +7,10 @@ one folder, write each trial once.
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flaxformer.jobs.log import LogLine
 from flaxformer.jobs.trackers import TrackedTrial, Tracker
 from flaxformer.runner.events import Event, Finished, Message
 from flaxformer.store.declaration import Declaration
+from flaxformer.store.job_log import LogLine
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.system.files import lock_folder, write_atomically

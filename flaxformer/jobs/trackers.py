@@ -27,7 +27,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from flaxformer.core.canonical import canonical_text
-from flaxformer.jobs.log import LogLine
+from flaxformer.store.job_log import LogLine
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.extras import library

@@ -19,14 +19,16 @@ from flaxformer.core.canonical import classes_in
 from flaxformer.devices import distributed
 from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import trackers
-from flaxformer.jobs.log import NAME as LOG_NAME
 from flaxformer.jobs.log import Log
+from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.samples import Sampler, sampler
 from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting, using
 from flaxformer.runner.events import Compiled, Diverged, Evaluated, Event, Progressed, Sampled, Started
+from flaxformer.store.job_log import NAME as LOG_NAME
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
+from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
 from flaxformer.system.links import DEEPEST, check_not_dangling, check_places, output_folder
@@ -36,7 +38,7 @@ from flaxformer.training import Run, TrainState
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup, default_devices
 from flaxformer.training.loop import chunk_steps, train_chunks
-from flaxformer.training.memory import check_memory
+from flaxformer.training.memory import check_memory, parameters
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.run_functions import RunMetrics
 from flaxformer.training.step import ALIVE
@@ -254,6 +256,20 @@ def _numbers(metrics: RunMetrics) -> dict[str, float]:
     return {name: float(x) for name, x in jax.device_get(metrics).items()}
 
 
+def work_of(run: Run, devices: Devices | None) -> JsonObject:
+    """Return the size of a run's model, its work per step, and the devices that do it."""
+    kind, count = jax.devices()[0].device_kind, 1 if devices is None else devices.count
+    device_peak = peak(kind, run.training.precision)
+    return {
+        "parameters": parameters(run.model),
+        "flops_per_step": model_flops(run),
+        "tokens_per_step": run.tokens_per_step,
+        "device": kind,
+        "devices": count,
+        "peak": None if device_peak is None else device_peak * count,
+    }
+
+
 def record(events: Iterator[Event], run: Run, job: Job, step: int) -> Iterator[Event]:
     """Pass events on, and write them to the run's log and to its trackers in the first process."""
     with contextlib.ExitStack() as opened:
@@ -263,6 +279,7 @@ def record(events: Iterator[Event], run: Run, job: Job, step: int) -> Iterator[E
             for tracker in attached:
                 opened.callback(tracker.close)
             log = Log(job.output, step, attached)
+            log.write({"kind": "launch", "step": step, **work_of(run, job.devices)})
         for event in events:
             if log is not None:
                 log.record(event)

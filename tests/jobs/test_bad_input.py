@@ -16,7 +16,7 @@ from flaxformer.checkpoint.marker import Marker
 from flaxformer.cli import main, train
 from flaxformer.data import prepare
 from flaxformer.data.tokenizer import make_character_file
-from flaxformer.jobs import log
+from flaxformer.store import job_log
 from flaxformer.study.program_cost import Cost
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
@@ -258,7 +258,7 @@ def test_a_line_that_is_none_of_a_log(tmp_path, line):
     is_object = line.startswith("{")
     (tmp_path / "log.jsonl").write_bytes(digests.line(json.loads(line)) if is_object else content + b"\n")
     with pytest.raises(UserError, match="line is damaged" if is_object else "line 1 is damaged"):
-        log.read(tmp_path / "log.jsonl")
+        job_log.read(tmp_path / "log.jsonl")
 
 
 def truncated(folder, step):

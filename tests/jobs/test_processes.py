@@ -14,7 +14,7 @@ import pytest
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.config import FORMAT
 from flaxformer.devices import distributed
-from flaxformer.jobs.log import read
+from flaxformer.store.job_log import read
 from flaxformer.system.digests import read_document, write_document
 from flaxformer.system.errors import UserError
 

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from flaxformer.jobs import Job, trackers
-from flaxformer.jobs.log import read
 from flaxformer.jobs.train import record
 from flaxformer.runner.events import Evaluated, Progressed
+from flaxformer.store.job_log import read
 from flaxformer.system.errors import UserError
 from flaxformer.training import AdamW, Run
 

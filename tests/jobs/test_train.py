@@ -22,9 +22,10 @@ from flaxformer.core.paths import replace_at
 from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import Job, train
-from flaxformer.jobs.log import Log, read
+from flaxformer.jobs.log import Log
 from flaxformer.jobs.progress import RunTotals, follow
 from flaxformer.runner.events import Compiled, Diverged, Evaluated, Progressed, Sampled, Started
+from flaxformer.store.job_log import read
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
