@@ -140,10 +140,11 @@ def _explorations(analysis: Analysis) -> list[Part]:
 
 
 def _notes_on_arms(analysis: Analysis) -> list[Part]:
-    """Sentences on what the intervals cover, and on the losses of simple models."""
+    """Sentences on what the intervals cover, on the data, and on the losses of simple models."""
     references = phrasing.references(analysis)
     simple = f"Simple models on the same evaluation data: {references}" if references else ""
-    return [Paragraph(analysis.coverage, NOT_IN_PAPER), Paragraph(simple, ("terminal",))]
+    data = " ".join(analysis.study.data_notes)
+    return [Paragraph(analysis.coverage, NOT_IN_PAPER), Paragraph(data, NOT_IN_PAPER), Paragraph(simple, ("terminal",))]
 
 
 def _failures(analysis: Analysis) -> list[Part]:
