@@ -8,6 +8,7 @@ from pathlib import Path
 from flaxformer.data.compressed import matching, open_bytes, read_size, suffix_of
 from flaxformer.data.corpus import tenth
 from flaxformer.data.lines import (
+    MissingNameError,
     character_boundary,
     decode_utf8,
     read_line_pairs,
@@ -88,12 +89,18 @@ class Texts:
         if not read_size(file):
             raise UserError(f"{file} is empty; expected text to learn from")
         if suffix_of(file).lower() in READERS:
-            rows = read_rows(file, [self.field])
-            texts = (text_field(row.values, self.field, row.where, self.drop) for row in rows)
-            yield from self._row_documents(name, texts)
+            yield from self._row_documents(name, self._read_texts(file))
         else:
             refuse_structured(file, "text or a table that `prepare` reads")
             yield Document(name, tenth(name.encode()), lambda: self._read_pieces(file, 0, read_size(file)))
+
+    def _read_texts(self, file: Path) -> Iterator[str]:
+        """Yield the text of each row of a table."""
+        try:
+            for row in read_rows(file, [self.field]):
+                yield text_field(row.values, self.field, row.where, self.drop)
+        except MissingNameError as error:
+            raise UserError(f"{error}; name that of the texts with --field NAME") from None
 
     def _split_file(self, file: Path) -> Iterator[Document]:
         """Yield a file as two documents, split between two characters."""

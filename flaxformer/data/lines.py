@@ -118,12 +118,16 @@ def parse_json_object(line: bytes, where: str) -> Mapping[str, object]:
     return row
 
 
+class MissingNameError(UserError):
+    """A row has no such field, or a table no such column."""
+
+
 def check_names(names: Collection[str], required: Iterable[str], where: str, noun: str = "field") -> None:
-    """Raise UserError if a required name is not among the names of a row's fields, or of a table's columns."""
+    """Raise MissingNameError if a required name is not among those of a row's fields, or of a table's columns."""
     for name in required:
         if name not in names:
             listed = did_you_mean(name, [str(other) for other in names]) if names else "; it has: none"
-            raise UserError(f"{where} has no {noun} '{name}'{listed}")
+            raise MissingNameError(f"{where} has no {noun} '{name}'{listed}")
 
 
 def text_field(row: Mapping[str, object], name: str, where: str, dropped: Iterable[str] | None = None) -> str:

@@ -28,7 +28,7 @@ ROWS = 1024
 HUB_FILES = "hf://datasets/"
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """Values of a row by column, and its file and line (of Parquet its row, from 1) for messages."""
 
     where: str
@@ -69,7 +69,7 @@ def find_table(path: str, name: str = "path") -> Path:
     return file
 
 
-def read_rows(file: Path, columns: Collection[str], name: str | None = None) -> Iterator[Row]:
+def read_rows(file: Path, columns: Collection[str], name: str | None = None) -> Iterator[TableRow]:
     """Yield the rows of a table.
 
     Args:
@@ -111,7 +111,7 @@ def _text(value: object, column: str, where: str) -> str:
     return text
 
 
-def _read_csv(file: Path, columns: Collection[str], where: str) -> Iterator[Row]:
+def _read_csv(file: Path, columns: Collection[str], where: str) -> Iterator[TableRow]:
     with open_bytes(file) as opened:
         lines = _decode_lines(opened, where)
         first = next(lines, "")
@@ -131,7 +131,7 @@ def _read_csv(file: Path, columns: Collection[str], where: str) -> Iterator[Row]
                         f"a cell with {divider!r} in it stands in double quotes"
                     )
                 elif cells:
-                    yield Row(at, dict(zip(header, cells, strict=True)))
+                    yield TableRow(at, dict(zip(header, cells, strict=True)))
         except csv.Error as error:
             limit = f"and cells of at most {csv.field_size_limit():,} characters"
             raise UserError(f"{where}, line {last + 1}: {error}; expected quotes that are closed, {limit}") from None
@@ -155,17 +155,17 @@ def _decode_lines(opened: IO[bytes], where: str) -> Iterator[str]:
         offset += len(line)
 
 
-def _read_json_lines(file: Path, columns: Collection[str], where: str) -> Iterator[Row]:
+def _read_json_lines(file: Path, columns: Collection[str], where: str) -> Iterator[TableRow]:
     with open_bytes(file) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 at = f"{where}, line {number}"
                 row = parse_json_object(line, at)
                 check_names(row, columns, at)
-                yield Row(at, row)
+                yield TableRow(at, row)
 
 
-def _read_parquet(file: Path, columns: Collection[str], where: str) -> Iterator[Row]:
+def _read_parquet(file: Path, columns: Collection[str], where: str) -> Iterator[TableRow]:
     import polars
 
     try:
@@ -178,10 +178,10 @@ def _read_parquet(file: Path, columns: Collection[str], where: str) -> Iterator[
     for start in range(0, count, ROWS):
         rows = table.select(columns).slice(start, ROWS).collect().iter_rows(named=True)
         for number, row in enumerate(rows, start + 1):
-            yield Row(f"{where}, row {number}", unread | row)
+            yield TableRow(f"{where}, row {number}", unread | row)
 
 
-READERS: dict[str, Callable[[Path, Collection[str], str], Iterator[Row]]] = {
+READERS: dict[str, Callable[[Path, Collection[str], str], Iterator[TableRow]]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".jsonl": _read_json_lines,

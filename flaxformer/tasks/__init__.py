@@ -15,7 +15,7 @@ from flaxformer.tasks.pairs import PairedFiles, PairedTokens, TextPair
 from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage
 from flaxformer.tasks.sequence_to_sequence import Copy, Reverse, Sort
 from flaxformer.tasks.synthetic import AssociativeRecall, Induction, SyntheticTask, next_token
-from flaxformer.tasks.table import Table
+from flaxformer.tasks.table_rows import TableRows
 from flaxformer.tasks.text import StandardLibrary, TextFiles
 from flaxformer.tasks.token_files import TokenFiles
 
@@ -46,7 +46,7 @@ __all__ = [
     "SpanCorruption",
     "StandardLibrary",
     "SyntheticTask",
-    "Table",
+    "TableRows",
     "Task",
     "TextClassification",
     "TextFiles",

@@ -11,7 +11,7 @@ import numpy as np
 from flaxformer.config import ModelConfig
 from flaxformer.core.struct import static
 from flaxformer.data.tokenizer import token_dtype
-from flaxformer.system.errors import UserError, shorten, shown
+from flaxformer.system.errors import UserError, did_you_mean, shorten, shown
 from flaxformer.system.wording import count_of
 from flaxformer.tasks.base import token_problems
 from flaxformer.tasks.batch import Batch, Source
@@ -22,14 +22,14 @@ SHOWN_CLASSES = 12
 """Largest number of classes whose shares are listed."""
 
 
-class Labels(NamedTuple):
+class ClassLabels(NamedTuple):
     """Names of the classes, sorted (by number, if all are integers), and the class of each row by side."""
 
     names: tuple[str, ...]
     classes: Mapping[str, np.ndarray]
 
 
-def number_labels(sides: Sides, column: str) -> Labels:
+def number_labels(sides: Sides, column: str) -> ClassLabels:
     """Number the labels of the training rows.
 
     Raises:
@@ -53,12 +53,12 @@ def number_labels(sides: Sides, column: str) -> Labels:
                     f"{row.where}, for {side}: column '{column}' is {shown(row.values[column])}, a label that no "
                     f"training row has{did_you_mean(row.values[column], names)}"
                 )
-    return Labels(
+    return ClassLabels(
         names, {side: np.array([ids[row.values[column]] for row in rows], np.int32) for side, rows in sides.items()}
     )
 
 
-def class_notes(labels: Labels, source: Source) -> list[str]:
+def class_notes(labels: ClassLabels, source: Source) -> list[str]:
     """Return sentences on the share of each class per side, and on the accuracy of the most frequent one."""
     counts = {side: np.bincount(classes, minlength=len(labels.names)) for side, classes in labels.classes.items()}
     order = np.argsort(-counts["training"], kind="stable")
@@ -81,7 +81,7 @@ def class_notes(labels: Labels, source: Source) -> list[str]:
     ]
 
 
-def class_references(labels: Labels, source: Source) -> dict[str, float]:
+def class_references(labels: ClassLabels, source: Source) -> dict[str, float]:
     """Return the cross-entropy of the classes of the evaluation set under their shares in training."""
     counts = np.bincount(labels.classes["training"], minlength=len(labels.names))
     batch = source.evaluation()
@@ -141,7 +141,7 @@ class TextLabels(TextRowTask):
         return len(self.labels)
 
     @functools.cache  # noqa: B019 (a config is small, and equal ones share an entry)
-    def _labels(self) -> Labels:
+    def _labels(self) -> ClassLabels:
         return number_labels(self.row_sides(), self.label)
 
     @functools.cache  # noqa: B019
@@ -191,8 +191,8 @@ class TextLabels(TextRowTask):
         for i in sample_evenly(len(train.targets), rows)[0]:
             tokens, valid, target = train.inputs[i], train.valid[i], train.targets[i]
             lines.append(
-                f"{self.row_sides()['training'][i].where}: {shorten(self.spell(tokens[valid]))!r}, {valid.sum()} tokens "
-                f"and {(~valid).sum()} of padding; target {target}, '{shorten(self.labels[target])}'"
+                f"{self.row_sides()['training'][i].where}: {shorten(self.spell(tokens[valid]))!r}, {valid.sum()} "
+                f"tokens and {(~valid).sum()} of padding; target {target}, '{shorten(self.labels[target])}'"
             )
         return lines
 

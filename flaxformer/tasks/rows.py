@@ -29,11 +29,13 @@ class RowTask(Task):
     test_tenths: tenths of the rows of `path` for the test set, if neither `validation_path` nor `test_path` is given.
       Without test rows, the test set are the validation rows that are not in the evaluation set, if there are any.
     group: column, such as an author, whose values are divided, so that no value is on two sides. By default the
-      different inputs are divided, so that equal ones are on one side. Both are put into the order of their hashes; the
-      first tenths are for validation, the next for the test set, and each has at least one.
+      different inputs are divided, so that equal ones are on one side (of a `TableRows`, the rows). They are put into the
+      order of their hashes; the first tenths are for validation, the next for the test set, and each has at least one.
     """
 
     is_abstract: ClassVar[bool] = True
+    equal_inputs_stay_together: ClassVar[bool] = True
+    """True to put rows with equal inputs on one side."""
 
     path: str = static()
     validation_path: str | None = static(None)
@@ -81,27 +83,31 @@ class RowTask(Task):
             0 if self.validation_path else self.validation_tenths,
             0 if self.validation_path or self.test_path else self.test_tenths,
         )
-        keys = {self._key(row) for row in tables["path"]}
-        order = sorted(keys, key=lambda key: hashlib.sha256(key.encode()).digest())
-        held_out, tested = (share and max(1, round(len(keys) * share / 10)) for share in shares)
+        keys = [self._key(number, row) for number, row in enumerate(tables["path"])]
+        order = sorted({*keys}, key=lambda key: hashlib.sha256(key.encode()).digest())
+        held_out, tested = (share and max(1, round(len(order) * share / 10)) for share in shares)
         places = {key: place for place, key in enumerate(order)}
         sides: dict[str, list[Cells]] = {"training": [], "validation": [], "test": []}
-        for row in tables["path"]:
-            place = places[self._key(row)]
+        for key, row in zip(keys, tables["path"], strict=True):
+            place = places[key]
             side = "validation" if place < held_out else "test" if place < held_out + tested else "training"
             sides[side].append(row)
         sides["validation"] += tables.get("validation_path", ())
         sides["test"] += tables.get("test_path", ())
         if not sides["training"]:
-            what = "inputs" if self.group is None else f"values of '{self.group}'"
+            columns = ", ".join(self.input_columns if self.group is None else [self.group])
             raise UserError(
-                f"path is '{self.path}', with {len(keys)} different {what} in {count_of(len(tables['path']), 'row')}, "
-                "none of which is left for training; expected more, or files for validation_path and test_path"
+                f"path is '{self.path}', whose {count_of(len(keys), 'row')} have {len(order)} different values of "
+                f"{columns}, none of which is left for training; expected more, or files for validation_path and "
+                "test_path"
             )
         return {side: tuple(rows) for side, rows in sides.items()}
 
-    def _key(self, row: Cells) -> str:
-        return "\0".join(self.contents(row)) if self.group is None else row.values[self.group]
+    def _key(self, number: int, row: Cells) -> str:
+        """Return what decides the side of a row."""
+        if self.group is not None:
+            return row.values[self.group]
+        return "\0".join(self.contents(row)) if self.equal_inputs_stay_together else str(number)
 
     def contents(self, row: Cells) -> tuple[str, ...]:
         """Return the cells of a row that the model reads."""

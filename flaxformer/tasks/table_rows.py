@@ -23,7 +23,7 @@ from flaxformer.system.errors import UserError, shorten, shown
 from flaxformer.system.wording import count_of
 from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.examples import ExampleSource, sample_evenly
-from flaxformer.tasks.labels import Labels, class_notes, class_references, classifier_problems, mean, number_labels
+from flaxformer.tasks.labels import ClassLabels, class_notes, class_references, classifier_problems, mean, number_labels
 from flaxformer.tasks.regression import vector_problems
 from flaxformer.tasks.rows import RowTask
 
@@ -31,7 +31,7 @@ MOST_BYTES = 2**31
 """Largest size of the vectors of all rows."""
 
 
-class Table(RowTask):
+class TableRows(RowTask):
     """Prediction of one column of a table from others, each of which is a token without a position.
 
     Numbers, also a `target`, are standardised with mean and standard deviation of the training rows, so that the loss
@@ -44,6 +44,7 @@ class Table(RowTask):
     """
 
     targets_in_inputs: ClassVar[bool] = False
+    equal_inputs_stay_together: ClassVar[bool] = False
 
     numbers: tuple[str, ...] = static(())
     categories: tuple[str, ...] = static(())
@@ -52,9 +53,9 @@ class Table(RowTask):
 
     def problems(self) -> Iterator[str]:
         if not self.input_columns:
-            yield "Table.numbers and Table.categories are empty; expected the names of columns to read"
+            yield "TableRows.numbers and TableRows.categories are empty; expected the names of columns to read"
         if (self.label is None) == (self.target is None):
-            yield f"Table.label is {self.label!r} and target {self.target!r}; expected one of them, the other None"
+            yield f"TableRows.label is {self.label!r} and target {self.target!r}; expected one of them, the other None"
         else:
             yield from super().problems()
 
@@ -90,7 +91,7 @@ class Table(RowTask):
         return Vectors(width=2 * len(self.numbers) + sum(map(len, self._category_ids())))
 
     @functools.cache  # noqa: B019 (a config is small, and equal ones share an entry)
-    def _labels(self) -> Labels:
+    def _labels(self) -> ClassLabels:
         return number_labels(self.row_sides(), self.target_column)
 
     @functools.cache  # noqa: B019
