@@ -1,7 +1,7 @@
 """Classification of the rows of a table: texts with labels."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -155,20 +155,28 @@ class TextLabels(TextRowTask):
         yield from self.source_problems(model)
 
     def load(self) -> ExampleSource:
-        train, held_out, tested = (self._examples(side) for side in ("training", "validation", "test"))
+        train, held_out, tested = (
+            self._examples(self._tokens()[side], self._labels().classes[side])
+            for side in ("training", "validation", "test")
+        )
         return ExampleSource(train, held_out, self, tested if len(tested.inputs) else None)
 
-    def _examples(self, side: str) -> Batch:
-        texts = [tokens[: self.max_length] for tokens in self._tokens()[side]]
+    def read(self, texts: Sequence[str]) -> Batch:
+        """Return other texts as the model reads them; they have no labels, and count 0 in a loss."""
+        tokens = [self.encoding.encode(text.encode()) for text in texts]
+        batch = self._examples(tokens, np.zeros(len(texts), np.int32))
+        return batch.replace(inputs=batch.inputs.astype(jnp.int32), weights=jnp.zeros_like(batch.weights))
+
+    def _examples(self, texts: Sequence[np.ndarray], classes: np.ndarray) -> Batch:
+        lengths = np.array([len(tokens) for tokens in texts], int)
         inputs = np.zeros((len(texts), self.max_length), token_dtype(self.vocabulary))
-        for place, tokens in enumerate(texts):
-            inputs[place, : len(tokens)] = tokens
-        valid = np.arange(self.max_length) < np.array([len(tokens) for tokens in texts], int)[:, None]
+        for row, tokens in zip(inputs, texts, strict=True):
+            row[: len(tokens)] = tokens[: self.max_length]
         return Batch(
             inputs=jnp.asarray(inputs),
-            targets=jnp.asarray(self._labels().classes[side]),
+            targets=jnp.asarray(classes),
             weights=jnp.ones(len(texts), jnp.float32),
-            valid=jnp.asarray(valid),
+            valid=jnp.asarray(np.arange(self.max_length) < lengths[:, None]),
             padding_is_behind=True,
         )
 

@@ -29,7 +29,7 @@ class RowTask(Task):
     test_tenths: tenths of the rows of `path` for the test set, if neither `validation_path` nor `test_path` is given.
       Without test rows, the test set are the validation rows that are not in the evaluation set, if there are any.
     group: column, such as an author, whose values are divided, so that no value is on two sides. By default the
-      different inputs are divided, so that equal ones are on one side (of a `TableRows`, the rows). They are put into the
+      different inputs are divided, so that equal ones are on one side (of `TableRows`, the rows). They are put into the
       order of their hashes; the first tenths are for validation, the next for the test set, and each has at least one.
     """
 
