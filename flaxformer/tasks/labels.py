@@ -1,5 +1,6 @@
 """Classification of the rows of a table: texts with labels."""
 
+import difflib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
@@ -20,6 +21,8 @@ from flaxformer.tasks.rows import Sides, TextRowTask
 
 SHOWN_CLASSES = 12
 """Largest number of classes whose shares are listed."""
+FEW_CLASSES = 200
+"""Largest number of classes whose names are compared."""
 
 
 class ClassLabels(NamedTuple):
@@ -78,7 +81,20 @@ def class_notes(labels: ClassLabels, source: Source) -> list[str]:
         f"{len(order)} classes (rows for {' / '.join(counts)}): {listed}{more}.",
         f"The answer '{shorten(labels.names[majority])}' to every row, which is the most frequent in training, has an "
         f"accuracy of {' and '.join(rates)}.",
+        *_slips(labels.names, counts["training"]),
     ]
+
+
+def _slips(names: tuple[str, ...], counts: np.ndarray) -> Iterator[str]:
+    """Yield a sentence per label that is written almost like a label of 10 times its rows, or like it but for case."""
+    for i, name in enumerate(names if len(names) <= FEW_CLASSES else ()):
+        others = {
+            other.casefold(): other
+            for j, other in enumerate(names)
+            if counts[j] >= 10 * counts[i] or (j < i and other.casefold() == name.casefold())
+        }
+        for near in difflib.get_close_matches(name.casefold(), others, n=1, cutoff=0.8):
+            yield f"'{name}' ({count_of(int(counts[i]), 'row')}) is written almost like '{others[near]}': is it a slip?"
 
 
 def class_references(labels: ClassLabels, source: Source) -> dict[str, float]:

@@ -2,15 +2,12 @@
 
 import functools
 
-import jax
-import numpy as np
-
 from flaxformer.core.struct import static
 from flaxformer.data.pairs import Pair
 from flaxformer.data.tokenizer import Tokenizer
 from flaxformer.system.errors import shorten
 from flaxformer.system.wording import count_of
-from flaxformer.tasks.examples import ExampleSource, sample_evenly
+from flaxformer.tasks.examples import sample_evenly
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.rows import TextRowTask
 
@@ -61,19 +58,12 @@ class Pairs(TextRowTask, PairTask):
         ]
 
     def preview(self, rows: int = 3) -> list[str]:
-        source = self.load()
-        train = jax.device_get(source.train if isinstance(source, ExampleSource) else source.buckets[0])
-        lines = []
-        for i in sample_evenly(len(train.targets), rows)[0]:
-            tokens, valid = train.inputs[i], train.valid[i]
-            if train.source is not None:
-                tokens, valid = train.source[i], train.source_valid[i]
-            elif train.prefix is not None:
-                tokens, valid = tokens[: train.prefix[i]], valid[: train.prefix[i]]
-            padding = sum(int((~mask[i]).sum()) for mask in (train.valid, train.source_valid) if mask is not None)
-            target = train.targets[i][np.asarray(train.weights[i]) > 0]
+        pairs, lines = self._within_limits(self.sides()["training"]), []
+        for i in sample_evenly(len(pairs), rows)[0]:
+            source, target, _ = pairs[i]
+            padding = 2 * self.max_length - source.size - target.size
             lines.append(
-                f"{shorten(self.spell(tokens[valid]))!r}: {padding} tokens of padding; target "
-                f"{shorten(self.spell(target[:-1]))!r} and the end"
+                f"{shorten(self.spell(source))!r}, {source.size} tokens; target {shorten(self.spell(target))!r} and the "
+                f"end, {target.size + 1} tokens; {'up to ' * (self.buckets > 1)}{padding} of padding"
             )
         return lines

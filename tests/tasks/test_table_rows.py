@@ -286,6 +286,19 @@ def test_notes_count_classes_repeats_lengths_and_the_most_frequent_label(tmp_pat
     assert task.references()["class shares"] == pytest.approx(-np.log(shares).mean(), rel=1e-5)
 
 
+def test_labels_that_are_almost_alike_are_named(tmp_path):
+    labels = ["good"] * 30 + ["goood"] + ["Bad"] * 9 + ["bad"] * 8 + ["other", "another"]
+    rows = [{"text": f"text {i}", "label": label} for i, label in enumerate(labels)]
+    files = {
+        "validation_path": written(tmp_path, "vali.csv", rows[:1]),
+        "test_path": written(tmp_path, "test.csv", rows[:1]),
+    }
+    notes = " ".join(TextLabels(path=written(tmp_path, "a.csv", rows), **TEXTS, **files).notes())
+    assert "'goood' (1 row) is written almost like 'good'" in notes
+    assert "'bad' (8 rows) is written almost like 'Bad'" in notes
+    assert notes.count("written almost like") == 2
+
+
 def test_preview_shows_three_training_rows_as_the_model_reads_them(tmp_path):
     path = written(tmp_path, "a.csv")
     rows = divided(ROWS, (1, 1))[0]
@@ -295,10 +308,17 @@ def test_preview_shows_three_training_rows_as_the_model_reads_them(tmp_path):
         assert f"{read!r}, {len(row['text'].encode()[:LENGTH])} tokens and " in line
         assert line.endswith(f"'{row['label']}'")
     pairs = Pairs(path=path, source="text", target="label", max_length=40, bpe_vocabulary=280)
-    for form in ("paired", "joined"):
-        lines = pairs.replace(form=form).preview()
-        assert rows[0]["text"] in lines[0].replace("|", "").encode().decode("unicode_escape")[1:] or "|" in lines[0]
-        assert lines[0].replace("|", "").endswith(f"target '{rows[0]['label']}' and the end")
+    rows = [row for row in rows if len(pairs.encoding.encode(row["text"].encode())) <= 40]
+    for changes in ({}, {"form": "joined"}):
+        task = pairs.replace(**changes)
+        train = jax.device_get(task.load().train)
+        for line, i in zip(task.preview(), (0, (len(rows) - 1) // 2, len(rows) - 1), strict=True):
+            masks = [mask[i] for mask in (train.valid, train.source_valid) if mask is not None]
+            assert line.endswith(f"; {sum((~mask).sum() for mask in masks)} of padding")
+            assert line.replace("|", "").startswith(repr(rows[i]["text"]))
+            assert f"target '{rows[i]['label']}' and the end, {int(train.weights[i].sum())} tokens" in line.replace(
+                "|", ""
+            )
     lines = TableRows(path=path, numbers=("id",), categories=("author",), target="weight").preview(2)
     assert len(lines) == 2
     assert "id " in lines[0]
