@@ -13,12 +13,13 @@ decompressed, except Parquet.
 
 import csv
 import functools
+import hashlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from flaxformer.data.compressed import open_bytes, suffix_of
+from flaxformer.data.compressed import open_bytes, read_bytes, suffix_of
 from flaxformer.data.lines import STRUCTURED, check_characters, check_names, decode_utf8, parse_json_object
 from flaxformer.system.errors import UserError, shown
 from flaxformer.system.extras import library
@@ -69,6 +70,12 @@ def find_table(path: str, name: str = "path") -> Path:
     return file
 
 
+@functools.cache
+def table_digest(path: str, name: str = "path") -> str:
+    """Return the SHA-256 of the decompressed content of a table, as it was when this process first read it."""
+    return hashlib.sha256(read_bytes(find_table(path, name))).hexdigest()
+
+
 def read_rows(file: Path, columns: Collection[str], name: str | None = None) -> Iterator[TableRow]:
     """Yield the rows of a table.
 
@@ -94,6 +101,7 @@ def read_cells(path: str, columns: tuple[str, ...], name: str = "path") -> tuple
       UserError: as `read_rows`; or there are no rows, or a cell is empty, or neither text nor a number.
     """
     rows = read_rows(find_table(path, name), columns, path)
+    table_digest(path, name)  # is kept, so that it is that of these rows if the file changes later
     cells = tuple(
         Cells(where, {column: _text(values[column], column, where) for column in columns}) for where, values in rows
     )

@@ -88,13 +88,13 @@ def class_notes(labels: ClassLabels, source: Source) -> list[str]:
 def _slips(names: tuple[str, ...], counts: np.ndarray) -> Iterator[str]:
     """Yield a sentence per label that is written almost like a label of 10 times its rows, or like it but for case."""
     for i, name in enumerate(names if len(names) <= FEW_CLASSES else ()):
-        others = {
+        likely = {
             other.casefold(): other
             for j, other in enumerate(names)
             if counts[j] >= 10 * counts[i] or (j < i and other.casefold() == name.casefold())
         }
-        for near in difflib.get_close_matches(name.casefold(), others, n=1, cutoff=0.8):
-            yield f"'{name}' ({count_of(int(counts[i]), 'row')}) is written almost like '{others[near]}': is it a slip?"
+        for near in difflib.get_close_matches(name.casefold(), likely, n=1, cutoff=0.8):
+            yield f"'{name}' ({count_of(int(counts[i]), 'row')}) is written almost like '{likely[near]}': is it a slip?"
 
 
 def class_references(labels: ClassLabels, source: Source) -> dict[str, float]:

@@ -63,7 +63,7 @@ class Pairs(TextRowTask, PairTask):
             source, target, _ = pairs[i]
             padding = 2 * self.max_length - source.size - target.size
             lines.append(
-                f"{shorten(self.spell(source))!r}, {source.size} tokens; target {shorten(self.spell(target))!r} and the "
-                f"end, {target.size + 1} tokens; {'up to ' * (self.buckets > 1)}{padding} of padding"
+                f"{shorten(self.spell(source))!r}, {source.size} tokens; target {shorten(self.spell(target))!r} and "
+                f"the end, {target.size + 1} tokens; {'up to ' * (self.buckets > 1)}{padding} of padding"
             )
         return lines

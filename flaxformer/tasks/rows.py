@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from flaxformer.core.struct import static
-from flaxformer.data.compressed import read_bytes
-from flaxformer.data.rows import Cells, find_table, read_cells
+from flaxformer.data.rows import Cells, read_cells, table_digest
 from flaxformer.data.tokenizer import Tokenizer, make_tokenizer, read_tokenizer, train_bpe
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
@@ -115,8 +114,7 @@ class RowTask(Task):
 
     def fingerprint(self) -> dict[str, object]:
         digests: dict[str, object] = {
-            name.replace("path", "sha256"): hashlib.sha256(read_bytes(find_table(path, name))).hexdigest()
-            for name, path in self.files.items()
+            name.replace("path", "sha256"): table_digest(path, name) for name, path in self.files.items()
         }
         return digests | {f"{side}_rows": len(rows) for side, rows in self.row_sides().items()}
 
