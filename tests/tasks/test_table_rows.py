@@ -6,13 +6,17 @@ import hashlib
 import io
 import json
 import sys
+import tempfile
 import types
 from collections import Counter
+from pathlib import Path
 
 import jax
 import numpy as np
 import polars
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tasks.every import WORDS, same, word_tokenizer
 from tokenizers import Tokenizer
 
@@ -20,6 +24,7 @@ from flaxformer import model
 from flaxformer.components import Classifier, Regressor, Vectors
 from flaxformer.config import ModelConfig
 from flaxformer.data import prepare
+from flaxformer.data.rows import read_cells
 from flaxformer.data.tokenizer import train_bpe
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import PairedFiles, Pairs, TableRows, TextLabels, TextPair
@@ -71,6 +76,9 @@ FORMATS = {
     "a.ndjson": as_lines,
     "a.parquet": as_parquet,
 }
+
+
+PLAIN = list(FORMATS)
 
 
 def written(folder, name, rows=ROWS):
@@ -152,14 +160,27 @@ def test_labelled_texts_are_those_of_a_loop(name, division, tokenizer, tmp_path)
     assert counts.items() <= task.fingerprint().items()
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name[:4] not in ("vali", "test")])
+@pytest.mark.parametrize("name", PLAIN)
 def test_every_format_has_the_same_rows(name, tmp_path):
     fields = {"text": "text", "label": "label", "max_length": LENGTH, **SIZES}
     rows = [*ROWS, dict.fromkeys(ROWS[0], "x\ty") | {"label": "no"}]
     tasks = [TextLabels(path=written(tmp_path, one, rows), **fields) for one in ("a.jsonl", name)]
     assert same(tasks[0].load(), tasks[1].load())
-    numbers = [TableRows(path=task.path, numbers=("id",), label="label") for task in tasks] if name == "" else tasks
-    assert numbers[0].references() == numbers[1].references()
+    assert tasks[0].references() == tasks[1].references()
+
+
+CELL = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6).filter(str.strip)
+
+
+@given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=4), st.sampled_from(PLAIN))
+@settings(max_examples=150, deadline=None)
+def test_every_cell_is_read_as_it_was_written(cells, name):
+    rows = [{"first column": first, "b": second} for first, second in cells]
+    with tempfile.TemporaryDirectory() as folder:
+        read = read_cells(written(Path(folder), name, rows), ("b", "first column"))
+    assert [row.values for row in read] == [
+        {column: row[column].strip() for column in ("b", "first column")} for row in rows
+    ]
 
 
 def test_pairs_are_those_of_paired_files(tmp_path):
