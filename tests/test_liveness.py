@@ -58,14 +58,17 @@ from flaxformer.tasks import (
     MultipleChoice,
     PairedFiles,
     PairedTokens,
+    Pairs,
     Reverse,
     ScaledIndex,
     Sort,
     SpanCorruption,
     StandardLibrary,
+    TableRows,
     Task,
     TextClassification,
     TextFiles,
+    TextLabels,
     TextPair,
     TokenFiles,
     TwoTargetAverage,
@@ -308,6 +311,7 @@ BY_DESIGN = {
 }
 ELSEWHERE = {StandardLibrary, TextFiles, TokenFiles, MaskedTokens, SpanCorruption, PairedFiles, Images, Induction}
 ELSEWHERE |= {PairedTokens, TextPair, ModularAddition, Task, Mixture, Domain, MixtureStage}
+ELSEWHERE |= {Pairs, TableRows, TextLabels}
 ELSEWHERE |= {EvaluationSet, MultipleChoice, TextClassification, From, Rename}
 """Classes whose fields are tested elsewhere: tests/tasks, tests/training/test_evaluations.py, and sources of weights in
 tests/study/test_initial_weights.py."""

@@ -29,6 +29,7 @@ from flaxformer.study.program_cost import Cost, cost, slow_decoding
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.study.tracing import check_traces
 from flaxformer.system.wording import count_of, duration, with_prefix
+from flaxformer.tasks import Task
 from flaxformer.training.flops import uncounted_primitives
 from flaxformer.training.memory import excess
 
@@ -77,6 +78,7 @@ def main(arguments: Plan, console: Console) -> int:
     ]
     for line in lines:
         console.print(line, highlight=False)
+    show_data(study.baseline.task, console)
     console.print()
     console.print(fit_width(programs_table(planned), console.width))
     if arguments.weights:
@@ -86,6 +88,14 @@ def main(arguments: Plan, console: Console) -> int:
         console.print()
         console.print(fit_width(remat_table(study.baseline), console.width))
     return 0
+
+
+def show_data(task: Task, console: Console) -> None:
+    """Print the sentences of a task on its data, and some training examples as the model reads them."""
+    rows = task.preview()
+    title = ["Training rows, as the model reads them:"] if rows else []
+    for line in (*task.notes(), *title, *(f"  {row}" for row in rows)):
+        console.print(line, highlight=False)
 
 
 def _time_left(left: int, seconds: float) -> str:

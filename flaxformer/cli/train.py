@@ -12,6 +12,7 @@ from flaxformer import model
 from flaxformer.checkpoint import stop_on_signals
 from flaxformer.cli.arguments import Train
 from flaxformer.cli.arguments.options import FAILED, INTERRUPTED
+from flaxformer.cli.plan import show_data
 from flaxformer.cli.remat import remat_table
 from flaxformer.cli.show import show_job
 from flaxformer.config import ModelConfig
@@ -58,6 +59,7 @@ def main(arguments: Train, console: Console) -> int:
     if arguments.plan:
         console.print("compiling and timing one step", style="dim")
         price.show_measured(console, run, cost_of_run(run))
+        show_data(run.task, console)
         if arguments.remat:
             console.print()
             console.print(fit_width(remat_table(run), console.width))

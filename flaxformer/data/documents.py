@@ -1,4 +1,4 @@
-"""Documents, read in pieces of bounded size from text files, JSONL, Parquet, or a data set of the Hugging Face hub."""
+"""Documents, read in pieces of bounded size from text files, tables, or a data set of the Hugging Face hub."""
 
 import dataclasses
 import functools
@@ -8,22 +8,20 @@ from pathlib import Path
 from flaxformer.data.compressed import matching, open_bytes, read_size, suffix_of
 from flaxformer.data.corpus import tenth
 from flaxformer.data.lines import (
+    MissingNameError,
     character_boundary,
     decode_utf8,
-    parse_json_object,
     read_line_pairs,
     refuse_structured,
     text_field,
 )
+from flaxformer.data.rows import HUB_FILES, READERS, find_table, read_rows
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
 
 PIECE = 2**20
 """Bytes of a text file in memory at a time; a piece ends at the end of a line, if it has one."""
-ROWS = 1024
-"""Rows of a Parquet file in memory at a time."""
 HUB = "hf:"
-JSONL = (".jsonl", ".ndjson")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +38,10 @@ class Texts:
     """Source of documents, which iteration yields in a fixed order.
 
     Args:
-      source: a text file, whose last `validation_tenths` become the validation text; a .jsonl (or .ndjson) or .parquet
-        file with one document per row; a folder, of which files that match `pattern` are read, by their suffix; or
-        "hf:owner/name", a data set of the Hugging Face hub (streamed, with its `subset` and `split`).
+      source: a text file, whose last `validation_tenths` become the validation text; a table of `data.rows` with one
+        document per row; a folder, of which files that match `pattern` are read, by their suffix; "hf:owner/name", a
+        data set of the Hugging Face hub (streamed, with its `subset` and `split`); or a file of one,
+        "hf://datasets/owner/name/file".
       target: a second text file, whose line i translates line i of the first. Each line is then a document, followed by
         its translation, and a hash of both decides their side.
       field: the field or column with the text.
@@ -71,11 +70,12 @@ class Texts:
         if self.target is not None:
             yield from self._read_pairs(Path(self.source).expanduser(), Path(self.target).expanduser())
             return
-        if self.source.startswith(HUB):
+        is_hub_file = self.source.startswith(HUB_FILES)
+        if self.source.startswith(HUB) and not is_hub_file:
             yield from self._row_documents(self.source, self._read_hub())
             return
-        root = Path(self.source).expanduser()
-        if root.is_file() and suffix_of(root) not in (*JSONL, ".parquet"):
+        root = find_table(self.source, "source") if is_hub_file else Path(self.source).expanduser()
+        if root.is_file() and suffix_of(root).lower() not in READERS:
             yield from self._split_file(root)
             return
         files = [root] if root.is_file() else matching(root, self.pattern)
@@ -88,17 +88,23 @@ class Texts:
     def _read_file(self, file: Path, name: str) -> Iterator[Document]:
         if not read_size(file):
             raise UserError(f"{file} is empty; expected text to learn from")
-        if suffix_of(file) in JSONL:
-            yield from self._row_documents(name, _read_json_lines(file, self.field, self.drop))
-        elif file.suffix == ".parquet":
-            yield from self._row_documents(name, _read_parquet(file, self.field, self.drop))
+        if suffix_of(file).lower() in READERS:
+            yield from self._row_documents(name, self._read_texts(file))
         else:
-            refuse_structured(file, "text, JSON lines or Parquet")
+            refuse_structured(file, "text or a table that `prepare` reads")
             yield Document(name, tenth(name.encode()), lambda: self._read_pieces(file, 0, read_size(file)))
+
+    def _read_texts(self, file: Path) -> Iterator[str]:
+        """Yield the text of each row of a table."""
+        try:
+            for row in read_rows(file, [self.field]):
+                yield text_field(row.values, self.field, row.where, self.drop)
+        except MissingNameError as error:
+            raise UserError(f"{error}; name that of the texts with --field NAME") from None
 
     def _split_file(self, file: Path) -> Iterator[Document]:
         """Yield a file as two documents, split between two characters."""
-        refuse_structured(file, "text, JSON lines or Parquet")
+        refuse_structured(file, "text or a table that `prepare` reads")
         size = read_size(file)
         if not size:
             raise UserError(f"{file} is empty; expected text to learn from")
@@ -148,25 +154,3 @@ def _last_boundary(data: bytes) -> int:
     while end > len(data) - 4 and end > 0 and data[end] & 0xC0 == 0x80:
         end -= 1
     return end or len(data)
-
-
-def _read_json_lines(file: Path, field: str, drop: Sequence[str]) -> Iterator[str]:
-    with open_bytes(file) as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                where = f"{file}, line {number}"
-                yield text_field(parse_json_object(line, where), field, where, drop)
-
-
-def _read_parquet(file: Path, field: str, drop: Sequence[str]) -> Iterator[str]:
-    import polars
-
-    try:
-        table = polars.scan_parquet(file)
-        columns, rows = table.collect_schema().names(), table.select(polars.len()).collect().item()
-    except Exception as error:  # Polars raises several kinds for a damaged file
-        raise UserError(f"{file}: expected a Parquet file, but: {error}") from None
-    text_field(dict.fromkeys(columns, ""), field, str(file), drop)
-    for start in range(0, rows, ROWS):
-        for number, text in enumerate(table.select(field).slice(start, ROWS).collect()[field], start):
-            yield text_field({field: text}, field, f"{file}, row {number}")

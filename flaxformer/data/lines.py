@@ -6,11 +6,11 @@ are not UTF-8, and halves of surrogate pairs in JSON, are refused with their pla
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from flaxformer.data.compressed import open_bytes, suffix_of
-from flaxformer.system.errors import UserError
+from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.json_reader import parse_json
 
 STRUCTURED = {
@@ -60,12 +60,15 @@ def read_line_pairs(
         yield first, second
 
 
-def decode_utf8(data: bytes, where: str, *, offset: int = 0, line: int = 1) -> str:
+def decode_utf8(
+    data: bytes, where: str, *, offset: int = 0, line: int = 1, expected: str = "UTF-8 text, or bytes as tokens"
+) -> str:
     """Return the text of UTF-8 bytes.
 
     Args:
       where: the file, or another name of the text.
       offset, line: number of bytes before the data, and the number of their first line.
+      expected: for the message.
 
     Raises:
       UserError: a byte is not UTF-8; the message has its offset and its line.
@@ -76,7 +79,7 @@ def decode_utf8(data: bytes, where: str, *, offset: int = 0, line: int = 1) -> s
         at = line + data.count(b"\n", 0, error.start)
         raise UserError(
             f"{where}, line {at}: byte 0x{data[error.start]:02x} at offset {offset + error.start} is not UTF-8; "
-            "expected UTF-8 text, or bytes as tokens"
+            f"expected {expected}"
         ) from None
 
 
@@ -115,6 +118,18 @@ def parse_json_object(line: bytes, where: str) -> Mapping[str, object]:
     return row
 
 
+class MissingNameError(UserError):
+    """A row has no such field, or a table no such column."""
+
+
+def check_names(names: Collection[str], required: Iterable[str], where: str, noun: str = "field") -> None:
+    """Raise MissingNameError if a required name is not among those of a row's fields, or of a table's columns."""
+    for name in required:
+        if name not in names:
+            listed = did_you_mean(name, [str(other) for other in names]) if names else "; it has: none"
+            raise MissingNameError(f"{where} has no {noun} '{name}'{listed}")
+
+
 def text_field(row: Mapping[str, object], name: str, where: str, dropped: Iterable[str] | None = None) -> str:
     """Return a field of a row that holds text.
 
@@ -124,8 +139,7 @@ def text_field(row: Mapping[str, object], name: str, where: str, dropped: Iterab
     Raises:
       UserError: the row has no such field, it is not text, or the row has a field that is not dropped.
     """
-    if name not in row:
-        raise UserError(f"{where} has no field '{name}'; it has: {', '.join(map(str, row)) or 'none'}")
+    check_names(row, [name], where)
     value = row[name]
     if not isinstance(value, str):
         raise UserError(f"{where}: field '{name}' is {str(value)[:40]!r}; expected text")
@@ -134,7 +148,8 @@ def text_field(row: Mapping[str, object], name: str, where: str, dropped: Iterab
     if unread:
         raise UserError(
             f"{where} has {', '.join(map(repr, unread))} beside the text in '{name}'; expected to be told to leave "
-            f"that out: --drop {','.join((*left_out, *unread))}, or --drop '*' for all other fields"
+            f"that out: --drop {','.join((*left_out, *unread))}, or --drop '*' for all other fields; to learn a label, "
+            f"give the file to task=TextLabels(path=…, text='{name}', label=…)"
         )
     return check_characters(value, f"{where}: field '{name}'")
 
@@ -147,6 +162,8 @@ def refuse_structured(file: Path, expected: str) -> None:
     """
     if kind := STRUCTURED.get(suffix_of(file).lower()):
         raise UserError(
-            f"'{file}' is {kind} by its name; expected {expected}. JSON lines and Parquet are read by `flaxformer "
-            "prepare FILE OUTPUT`, which takes the text of each row; to learn a file as it is, end its name in .txt"
+            f"'{file}' is {kind} by its name; expected {expected}. CSV, TSV, JSON lines and Parquet are read by "
+            "`flaxformer prepare FILE OUTPUT`, which takes the text of each row, with labels by TextLabels(path=…, "
+            "text=…, label=…), and as pairs by Pairs(path=…, source=…, target=…); to learn a file as it is, end its "
+            "name in .txt"
         )

@@ -77,10 +77,14 @@ def read_tokenizer(path: str | None) -> Tokenizer:
     file = Path(path).expanduser()
     if not file.is_file():
         raise UserError(f"tokenizer is '{path}', which is not a file; expected a tokenizer.json")
-    data = file.read_bytes()
+    return make_tokenizer(path, file.read_bytes())
+
+
+def make_tokenizer(name: str, data: bytes) -> Tokenizer:
+    """Return the tokenizer of the content of a file, as `read_tokenizer`, with a name for messages."""
     if characters := _parse_characters(data):
-        return _character_tokenizer(path, data, characters)
-    return _library_tokenizer(path, data)
+        return _character_tokenizer(name, data, characters)
+    return _library_tokenizer(name, data)
 
 
 def _library_tokenizer(path: str, data: bytes) -> Tokenizer:

@@ -140,10 +140,14 @@ def _explorations(analysis: Analysis) -> list[Part]:
 
 
 def _notes_on_arms(analysis: Analysis) -> list[Part]:
-    """Sentences on what the intervals cover, and on the losses of simple models."""
+    """Sentences on what the intervals cover, on the data, and on the losses of simple models."""
     references = phrasing.references(analysis)
     simple = f"Simple models on the same evaluation data: {references}" if references else ""
-    return [Paragraph(analysis.coverage, NOT_IN_PAPER), Paragraph(simple, ("terminal",))]
+    return [
+        Paragraph(analysis.coverage, NOT_IN_PAPER),
+        Bullets(analysis.study.data_notes),
+        Paragraph(simple, ("terminal",)),
+    ]
 
 
 def _failures(analysis: Analysis) -> list[Part]:

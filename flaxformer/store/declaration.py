@@ -179,6 +179,8 @@ class Declaration(DeclaredQuestion, dict=True, frozen=True, kw_only=True):
     """Recipe by arm, also of arms of earlier declarations."""
     references: dict[str, FiniteNumber] = msgspec.field(default_factory=dict)
     """Losses to compare with, such as that of a uniform prediction."""
+    data_notes: tuple[str, ...] = ()
+    """Sentences on the data of the baseline: sizes, balance, repeated rows."""
     parameters: Int64 = 0
     """FiniteNumber of parameters of the baseline."""
     evaluation_data: dict[str, DeclaredData] = msgspec.field(default_factory=dict)

@@ -168,6 +168,7 @@ def declaration(study: Study, programs: Sequence[ProgramGroup] | None = None) ->
         claims=_claims(study),
         caveats=tuple(study.caveats),
         references=study.baseline.task.references(),
+        data_notes=tuple(study.baseline.task.notes()),
         parameters=params.count(model.specs(study.baseline.model)),
         evaluation_data=evaluation_data(study),
         evaluation_columns=tuple(evaluated_by(study.baseline)),

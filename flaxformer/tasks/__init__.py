@@ -7,12 +7,15 @@ from flaxformer.tasks.choices import MultipleChoice, TextClassification
 from flaxformer.tasks.corrupted import MaskedTokens, SpanCorruption
 from flaxformer.tasks.evaluations import Evaluation, EvaluationData, EvaluationSet
 from flaxformer.tasks.images import Digits, Images
+from flaxformer.tasks.labels import TextLabels
 from flaxformer.tasks.mixture import Domain, Mixture, MixtureStage
 from flaxformer.tasks.overlap import Overlap
+from flaxformer.tasks.paired_rows import Pairs
 from flaxformer.tasks.pairs import PairedFiles, PairedTokens, TextPair
 from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage
 from flaxformer.tasks.sequence_to_sequence import Copy, Reverse, Sort
 from flaxformer.tasks.synthetic import AssociativeRecall, Induction, SyntheticTask, next_token
+from flaxformer.tasks.table_rows import TableRows
 from flaxformer.tasks.text import StandardLibrary, TextFiles
 from flaxformer.tasks.token_files import TokenFiles
 
@@ -35,6 +38,7 @@ __all__ = [
     "Overlap",
     "PairedFiles",
     "PairedTokens",
+    "Pairs",
     "Reverse",
     "ScaledIndex",
     "Sort",
@@ -42,9 +46,11 @@ __all__ = [
     "SpanCorruption",
     "StandardLibrary",
     "SyntheticTask",
+    "TableRows",
     "Task",
     "TextClassification",
     "TextFiles",
+    "TextLabels",
     "TextPair",
     "TokenFiles",
     "TwoTargetAverage",

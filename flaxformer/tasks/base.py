@@ -102,7 +102,7 @@ class Task(Config):
         if encoder is None and self.source_length:
             yield "model.encoder is None; expected one, as model.with_encoder() makes, to read the task's source"
         if encoder is not None and self.source_length:
-            yield from _token_problems("model.encoder", encoder, self.vocabulary)
+            yield from token_problems("model.encoder", encoder, self.vocabulary)
             yield from _length_problems("model.encoder", encoder, self.source_length)
 
     def load(self) -> Source:
@@ -132,6 +132,14 @@ class Task(Config):
         """Return the training texts as tokens of a tokenizer; empty if the task has none in these tokens."""
         return []
 
+    def notes(self) -> list[str]:
+        """Return sentences on the data: sizes, split, what is cut or repeated, and the score of a constant answer."""
+        return []
+
+    def preview(self, rows: int = 3) -> list[str]:
+        """Return a line per training example, of some, as a model reads it; empty for a task that draws them."""
+        return []
+
     def references(self) -> dict[str, float]:
         """Return losses of simple models on the evaluation set, for comparison (nats per token, or squared error)."""
         return {}
@@ -139,7 +147,7 @@ class Task(Config):
 
 def next_token_problems(model: ModelConfig, vocabulary: int) -> Iterator[str]:
     """Yield a message if a model does not read or predict the tokens of a vocabulary."""
-    yield from _token_problems("model", model, vocabulary)
+    yield from token_problems("model", model, vocabulary)
     if model.head.predicts != "tokens":
         yield f"model.head is {model.head}; expected LanguageModel(), since the task's targets are tokens"
 
@@ -149,7 +157,8 @@ def model_length_problems(model: ModelConfig, length: int) -> Iterator[str]:
     yield from _length_problems("model", model, length)
 
 
-def _token_problems(where: str, model: ModelConfig, vocabulary: int) -> Iterator[str]:
+def token_problems(where: str, model: ModelConfig, vocabulary: int) -> Iterator[str]:
+    """Yield a message if a model, called `where`, does not read the tokens of a vocabulary."""
     if model.inputs.reads != "tokens":
         yield f"{where}.inputs is {model.inputs}; expected Tokens(), since the task's inputs are tokens"
     if model.vocabulary < vocabulary:

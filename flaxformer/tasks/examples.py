@@ -19,6 +19,8 @@ class ExampleSource(Source):
     train: Batch
     held_out: Batch
     task: Task = flax.struct.field(pytree_node=False)
+    tested: Batch | None = None
+    """Test examples; None for the held-out ones that are not in the evaluation set."""
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
         """Return rows that are drawn independently, so that an example may occur twice in a batch."""
@@ -29,8 +31,8 @@ class ExampleSource(Source):
         return evaluation_set(self.held_out, self.task)
 
     def test(self) -> Batch | None:
-        """Return evenly spaced rows of the other held-out examples; None if all are in the evaluation set."""
-        return test_set(self.held_out, self.task)
+        """Return evenly spaced rows of the test examples; None if there are none."""
+        return test_set(self.held_out, self.task, self.tested)
 
     def training_examples(self) -> Sequence[Batch]:
         return [self.train]
@@ -45,6 +47,7 @@ class BucketedSource(Source):
     buckets: tuple[Batch, ...]
     held_out: Batch
     task: Task = flax.struct.field(pytree_node=False)
+    tested: Batch | None = None
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> tuple[Batch, ...]:
         """Return rows of each table that are drawn independently."""
@@ -58,7 +61,7 @@ class BucketedSource(Source):
 
     def test(self) -> Batch | None:
         """Return the test set, as without buckets."""
-        return test_set(self.held_out, self.task)
+        return test_set(self.held_out, self.task, self.tested)
 
     def training_examples(self) -> Sequence[Batch]:
         return self.buckets
@@ -75,8 +78,10 @@ def evaluation_set(held_out: Batch, task: Task) -> Batch:
     return _scored_rows(held_out, rows, weights, task)
 
 
-def test_set(held_out: Batch, task: Task) -> Batch | None:
-    """Return the test set of a task, of the same shape, from the rows of a table that are not in the evaluation set."""
+def test_set(held_out: Batch, task: Task, tested: Batch | None) -> Batch | None:
+    """Return the test set of a task, of the same shape: of a table of its own, or of the other held-out rows."""
+    if tested is not None:
+        return evaluation_set(tested, task)
     size = math.prod(task.evaluation_shape)
     unused_rows = np.setdiff1d(np.arange(len(held_out.inputs)), sample_evenly(len(held_out.inputs), size)[0])
     if not unused_rows.size:

@@ -90,7 +90,7 @@ class PairTask(Task):
         return self.max_length if self.form == "paired" else 0
 
     def sides(self) -> dict[str, list[Pair]]:
-        """Return all pairs for training ("training") and all held-out pairs ("validation")."""
+        """Return all pairs for "training", all held-out pairs for "validation", and those for "test", if there are."""
         raise NotImplementedError
 
     def tokens_per_batch(self, model: ModelConfig) -> int:
@@ -100,16 +100,20 @@ class PairTask(Task):
 
     def load(self) -> ExampleSource | BucketedSource:
         sides = {side: self._within_limits(pairs) for side, pairs in self.sides().items()}
-        for side, pairs in sides.items():
-            if not pairs:
+        for side in ("training", "validation"):
+            if not sides[side]:
                 counts = f"{sum(map(len, sides.values()))} pairs of lines of 1 to {self.max_length} tokens"
                 raise UserError(f"{type(self).__name__}: 0 of {counts} are on the {side} side; expected at least one")
-        held_out = self._examples(sides["validation"], self.source_length, self.sequence_length)
+        sizes = self.source_length, self.sequence_length
+        held_out = self._examples(sides["validation"], *sizes)
+        tested = self._examples(sides["test"], *sizes) if sides.get("test") else None
         if self.buckets == 1:
-            train = self._examples(sides["training"], self.source_length, self.sequence_length)
-            return ExampleSource(train, held_out, self)
-        buckets = self._split_by_length(sides["training"])
-        return BucketedSource(tuple(self._examples(pairs, *self._sizes(pairs)) for pairs in buckets), held_out, self)
+            train = self._examples(sides["training"], *sizes)
+            return ExampleSource(train, held_out, self, tested)
+        buckets = tuple(
+            self._examples(pairs, *self._sizes(pairs)) for pairs in self._split_by_length(sides["training"])
+        )
+        return BucketedSource(buckets, held_out, self, tested)
 
     @functools.cache  # noqa: B019 (a config is small, and equal ones share an entry)
     def bucket_sizes(self) -> tuple[tuple[int, int], ...]:

@@ -14,6 +14,15 @@ from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.synthetic import SyntheticTask
 
 
+def vector_problems(model: ModelConfig, inputs: Vectors, head: Regressor | None = None) -> Iterator[str]:
+    """Yield a message if a model does not read these vectors, or (if a head is given) does not predict its numbers."""
+    if model.inputs.reads != "vectors" or model.inputs.shape(model.sizes) not in (None, (inputs.width,)):
+        yield f"model.inputs is {model.inputs}; expected {inputs}, as the task's inputs"
+    predicted = model.head
+    if head and (predicted.predicts, predicted.outputs(0), predicted.pool) != ("numbers", head.numbers, head.pool):
+        yield f"model.head is {predicted}; expected {head}, for the task's targets"
+
+
 class VectorTask(SyntheticTask):
     """Base of tasks with vectors as inputs and numbers as targets."""
 
@@ -34,11 +43,7 @@ class VectorTask(SyntheticTask):
         raise NotImplementedError
 
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
-        inputs, head = model.inputs, model.head
-        if inputs.reads != "vectors" or inputs.shape(model.sizes) not in (None, (self.inputs.width,)):
-            yield f"model.inputs is {inputs}; expected {self.inputs}, as the task's inputs"
-        if head.predicts != "numbers" or (head.outputs(0), head.pool) != (self.head.numbers, self.head.pool):
-            yield f"model.head is {head}; expected {self.head}, for the task's targets"
+        yield from vector_problems(model, self.inputs, self.head)
         yield from self.length_problems(model)
         yield from self.source_problems(model)
 

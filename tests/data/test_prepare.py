@@ -9,7 +9,7 @@ import numpy as np
 import polars
 import pytest
 
-from flaxformer.data import documents, open_tokens, prepare, read_tokenizer, verify
+from flaxformer.data import documents, open_tokens, prepare, read_tokenizer, rows, verify
 from flaxformer.data.corpus import read_text_files, split_by_file_name
 from flaxformer.data.documents import Texts
 from flaxformer.data.tokenizer import make_character_file
@@ -46,9 +46,15 @@ def rows_of(kind, tmp_path, monkeypatch):
         file = tmp_path / "lines.jsonl"
         file.write_text("\n".join(json.dumps({"n": i, "body": line}) for i, line in enumerate(LINES)) + "\n\n")
         return str(file)
+    if kind in ("csv", "tsv"):
+        divider = {"csv": ",", "tsv": "\t"}[kind]
+        (tmp_path / f"lines.{kind}").write_text(
+            "\n".join(["n,body".replace(",", divider), *(f'{i}{divider}"{line}"' for i, line in enumerate(LINES))])
+        )
+        return str(tmp_path / f"lines.{kind}")
     if kind == "parquet":
         polars.DataFrame({"n": range(60), "body": LINES}).write_parquet(tmp_path / "lines.parquet", row_group_size=11)
-        monkeypatch.setattr(documents, "ROWS", 7)
+        monkeypatch.setattr(rows, "ROWS", 7)
         return str(tmp_path / "lines.parquet")
     asked = []
 
@@ -60,7 +66,7 @@ def rows_of(kind, tmp_path, monkeypatch):
     return "hf:someone/lines"
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "hub"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet", "hub"])
 def test_rows_are_split_by_a_hash_of_their_text(tmp_path, monkeypatch, kind):
     source = rows_of(kind, tmp_path, monkeypatch)
     about = prepare(source, tmp_path / "out", field="body", drop="n", validation_tenths=2)
@@ -196,6 +202,11 @@ def test_invalid_utf8_raises_an_error_with_file_and_offset(tmp_path, monkeypatch
         ("one.jsonl", b'{"text": "a"}\n\n{"body": "b", "n": 1}\n', {}, "line 3 has no field 'text'; it has: body, n"),
         ("two.jsonl", b'{"text": "a"}\n{"text": \n', {}, "two.jsonl, line 2: expected a JSON object, but"),
         ("three.jsonl", b'{"text": "a"}\n{"text": 7}\n', {}, "line 2: field 'text' is '7'; expected text"),
+        ("one.csv", b"text,label\na,b\n", {}, "one.csv, line 2 has 'label' beside the text .*--drop label.*TextLabels"),
+        ("two.csv", b"body,n\na,1\n", {}, "has no column 'text'; it has: body, n; .*--field NAME"),
+        ("three.csv", b"text\n", {}, "the train side has no text; expected more documents"),
+        ("four.csv", b"", {}, "four.csv is empty; expected text to learn from"),
+        ("five.csv", b"text\na\xff\n", {}, "five.csv, line 2: byte 0xff at offset 6 is not UTF-8"),
         ("four.jsonl", b'["a"]\n', {}, "line 1 is .*; expected a JSON object"),
         ("five.jsonl", b'{"text": "a\xff"}\n', {}, "five.jsonl, line 1: expected a JSON object, but"),
         ("six.parquet", b"PAR1 not so", {}, "six.parquet: expected a Parquet file, but"),
@@ -217,7 +228,7 @@ def test_invalid_arguments_and_sources_raise_a_user_error(tmp_path, name, data, 
 
 def test_missing_column_or_library_raises_a_user_error(tmp_path, monkeypatch):
     polars.DataFrame({"body": LINES, "n": range(60)}).write_parquet(tmp_path / "lines.parquet")
-    with pytest.raises(UserError, match="has no field 'text'; it has: body, n"):
+    with pytest.raises(UserError, match="has no column 'text'; it has: body, n"):
         prepare(tmp_path / "lines.parquet", tmp_path / "out")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"needs datasets .*pip install 'flaxformer\[datasets\]'"):

@@ -225,9 +225,9 @@ def test_tables_are_not_read_as_text(suffix, tmp_path):
     message = r"is (a table|JSON) by its name; expected text"
     with pytest.raises(UserError, match=message):
         TextFiles(path=str(file), length=4, batch_size=2).tokens()
-    if suffix != "parquet":
-        with pytest.raises(UserError, match=message):
-            prepare(file, tmp_path / "o")
+    expected = {"json": message, "parquet": "expected a Parquet file, but", "csv.gz": "cannot be decompressed"}
+    with pytest.raises(UserError, match=expected.get(suffix, "'label' beside the text .*|no column 'text'")):
+        prepare(file, tmp_path / "o")
     with pytest.raises(UserError, match=message):
         prepare(file, tmp_path / "o", target=file)
     (tmp_path / "folder").mkdir()

@@ -38,7 +38,7 @@ SMALL = {
 FEW = ["task.evaluation_batches=1"]
 LESS = {"generate": ["--tokens", "5"], "check": ["--laws", "causality"]}
 """Further options of other commands."""
-NEEDS_COMMANDS = {"long_runs"}
+NEEDS_COMMANDS = {"long_runs", "own_data"}
 """Pages whose Python reads what their commands write."""
 RUN_ELSEWHERE = NEEDS_COMMANDS | {"components"}
 """Pages whose Python runs in `test_every_command_runs` or in test_component_guide.py."""
@@ -58,6 +58,7 @@ def with_files_of_pages(root):
     """A folder with the repository's experiments, a text, and the pages' files."""
     (root / "experiments").symlink_to(ROOT / "experiments")
     (root / "my_text.txt").write_text("To be, or not to be, that is the question. " * 100)
+    (root / "reviews.csv").symlink_to(ROOT / "examples" / "reviews.csv")
     for page in PAGES.values():
         for block in blocks(page):
             if block.title:

@@ -17,12 +17,15 @@ from flaxformer.tasks import (
     ModularAddition,
     PairedFiles,
     PairedTokens,
+    Pairs,
     Reverse,
     ScaledIndex,
     Sort,
     SpanCorruption,
     StandardLibrary,
+    TableRows,
     TextFiles,
+    TextLabels,
     TextPair,
     TokenFiles,
     TwoTargetAverage,
@@ -60,6 +63,18 @@ def word_tokenizer(words, gap=0):
     )
 
 
+def table_lines(seed, rows=40):
+    """Return the lines of a table with texts, labels, numbers, categories and groups."""
+    rng = np.random.default_rng(seed)
+    texts, others = sentences(seed, rows), sentences(seed + 7, rows)
+    columns = zip(texts, others, rng.integers(0, 9, (rows, 6)).tolist(), strict=True)
+    lines = [
+        f"{text} {i},{other},{'xyz'[i % 3]},{i % 2},{a / 4},{b},{'pqr'[c % 3]},{'st'[d % 2]},{e}"
+        for i, (text, other, (a, b, c, d, e, _)) in enumerate(columns)
+    ]
+    return ["text,other,label,stars,size,age,colour,shape,author", *lines]
+
+
 def write_files(folder: Path) -> Path:
     """Write two files of every kind that a task reads."""
     for name, number in (("one", 0), ("two", 1)):
@@ -76,18 +91,24 @@ def write_files(folder: Path) -> Path:
         pictures = {"images": rng.integers(0, 256, (23, 3, 5), np.uint8), "labels": np.arange(23) % 4}
         np.savez(folder / f"{name}.npz", **pictures)
         prepare(folder / name, folder / f"{name}.tokens")
+        (folder / f"{name}.csv").write_text("\n".join(table_lines(number)) + "\n")
     (folder / "text.txt").write_bytes(TEXT)
     return folder
 
 
 def every_task(files: Path):
-    """Return one instance of each task, with another value of every field."""
+    """Return one instance of each task, with another value of every field, or values of several fields for it."""
     own = {"batch_size": 4, "evaluation_batches": 3, "evaluation_batch_size": 2}
     order = {"symbols": 7, "length": 5, "form": "paired"}
     words, other_words = str(files / "one.json"), str(files / "two.json")
     text = TextFiles(path=str(files / "one"), length=11, **SIZES)
     pairs = PairedFiles(source_path=str(files / "one.en"), target_path=str(files / "one.de"), max_length=19, **SIZES)
     tokens = TokenFiles(path=str(files / "one.tokens"), length=11, **SIZES)
+    table, other_table = str(files / "one.csv"), str(files / "two.csv")
+    rows = {"path": table, "validation_tenths": 2, **SIZES}
+    other_rows = {"path": other_table, "validation_path": other_table, "test_path": other_table, "group": "author"}
+    other_rows |= own | {"validation_tenths": 4, "test_tenths": 3}
+    texts = {"tokenizer": words, "bpe_vocabulary": 263, "max_length": 23}
     few = TextFiles(path=str(files / "one"), length=11)
     return {
         StandardLibrary(length=11, **SIZES): own | {"length": 13, "tokenizer": words},
@@ -113,6 +134,19 @@ def every_task(files: Path):
         ScaledIndex(length=5, width=3, **SIZES): own | {"length": 7, "width": 2, "normalise": False},
         TwoTargetAverage(items=5, key_width=3, value_width=2, **SIZES): own
         | {"items": 7, "key_width": 2, "value_width": 3},
+        TextLabels(text="text", label="label", max_length=19, **rows): other_rows
+        | texts
+        | {"text": "other", "label": "stars"},
+        Pairs(source="text", target="other", max_length=19, **rows): other_rows
+        | texts
+        | {"source": "label", "target": "label", "form": "joined", "buckets": 3},
+        TableRows(numbers=("size", "age"), categories=("colour",), label="label", **rows): other_rows
+        | {
+            "numbers": ("size",),
+            "categories": ("shape",),
+            "label": "stars",
+            "target": {"target": "stars", "label": None},
+        },
         Digits(**SIZES): own | {"validation_tenths": 3, "split_seed": 1},
         Images(path=str(files / "one.npz"), **SIZES): own
         | {"path": str(files / "two.npz"), "validation_tenths": 3, "split_seed": 1},
