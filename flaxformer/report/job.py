@@ -18,13 +18,13 @@ from flaxformer.store import job_log
 from flaxformer.store.job_log import LogLine
 from flaxformer.system.digests import DamagedError, JsonObject, read_document
 from flaxformer.system.errors import UserError
-from flaxformer.system.links import check_file
+from flaxformer.system.links import check_file, check_places, output_folder
 from flaxformer.system.wording import count_of, duration, with_prefix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-CONFIG = "config.json"
+CONFIG, PAGE_NAME = "config.json", "report.html"
 METRIC = "validation_loss"
 MOST_SAMPLES, MOST_EVALUATIONS = 6, 40
 """Largest numbers of samples and of evaluations that the page shows; the log has all."""
@@ -135,10 +135,11 @@ def write_job_report(folder: Path) -> JobResults:
     """Write the page and figures of a training job; return its results."""
     from flaxformer.report import figures, page  # here, since importing matplotlib takes a third of a second
 
+    check_places(output_folder(folder), [CONFIG, job_log.NAME, PAGE_NAME], {"figures": 0})
     job = read_job(folder)
     document = job_document(job)
     drawn = figures.draw((part for part in document.parts if isinstance(part, Figure)), folder / "figures")
-    write_printable(folder / "report.html", page.render(document, drawn))
+    write_printable(folder / PAGE_NAME, page.render(document, drawn))
     return job
 
 
@@ -148,7 +149,7 @@ def job_document(job: JobResults) -> StudyReport:
         name=job.folder.name,
         question=f"Training of {job.folder.name}",
         about="; ".join(_work(job)),
-        answer=f"{job.state[0].upper()}{job.state[1:]}. {'; '.join(job.scores)}",
+        answer=" ".join(f"{text[0].upper()}{text[1:]}." for text in (job.state, *job.scores)),
         verdict="refuted" if job.has_diverged else "",
         sections=[
             ReportSection("", [_curves(job)]),
@@ -186,7 +187,9 @@ def _cost(job: JobResults) -> list[tuple[str, str]]:
 
 
 def _metrics(line: LogLine, only: str | None = None) -> str:
-    names = [name for name in line if name not in ("kind", "step") and only in (None, name)]
+    names = [
+        name for name in line if name not in ("kind", "step") and not name.endswith("_se") and only in (None, name)
+    ]
     return ", ".join(f"{name.replace('_', ' ')} {number(line[name])}" for name in names)
 
 
@@ -210,7 +213,9 @@ def _curves(job: JobResults) -> Figure:
         best = "" if job.best is None else f"; lowest validation loss {number(job.best[METRIC])}"
         return f"Training loss from {number(job.losses[0])} to {number(job.losses[-1])}{best}."
 
-    caption = f"Training loss, a mean per {count_of(_interval(job), 'step')}, and validation loss."
+    size = _interval(job)
+    means = f"means over {size} steps each" if size > 1 else "of every step"
+    caption = f"Training loss ({means}) and validation loss."
     return Figure("curves", lambda width: _draw(job, width), caption, describe, when=bool(job.losses))
 
 
