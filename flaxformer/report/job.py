@@ -187,9 +187,8 @@ def _cost(job: JobResults) -> list[tuple[str, str]]:
 
 
 def _metrics(line: LogLine, only: str | None = None) -> str:
-    names = [
-        name for name in line if name not in ("kind", "step") and not name.endswith("_se") and only in (None, name)
-    ]
+    names = [name for name in line if name not in ("kind", "step") and only in (None, name)]
+    names = [name for name in names if not name.endswith("_se")]  # standard errors
     return ", ".join(f"{name.replace('_', ' ')} {number(line[name])}" for name in names)
 
 
