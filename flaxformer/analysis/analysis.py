@@ -34,6 +34,8 @@ MOST_DRAWN = 200
 """Largest number of arms in a figure of arms, in the learning curves, and in a table of the terminal."""
 MOST_LISTED = 20
 """Largest number of runs with differing results that a report names."""
+BOUNDS = {"of accuracy": (0.0, 1.0)}
+"""Bounds of a metric by its unit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,13 +227,13 @@ def analyse(store: Store) -> Analysis:
     if unscored := results.places_without_score(study.metric):
         what = f"{count_of(len(unscored), 'row')} without {study.metric}"
         store.corrupt_files.setdefault(f"row of {results.trials[unscored[0]]}", what)
-    arms, seeds = [], [trial.seed for trial in study.trials]
+    arms, seeds, bounds = [], [trial.seed for trial in study.trials], BOUNDS.get(study.unit, (-math.inf, math.inf))
     not_finite = set(results.not_finite(study.metric))
     for labels, places in _places(study.trials):
         arm_scores = [scores[place] for place in places]
         without = tuple(seeds[place] for place in places if place in not_finite)
         n = int(diverged[places].sum())
-        arms.append(ArmSummary(labels, arm_scores, ArmRows(results, places), n, results, places, without))
+        arms.append(ArmSummary(labels, arm_scores, ArmRows(results, places), n, results, places, without, bounds))
     by_labels = {key_of(arm.labels): arm for arm in arms}
     quantities = _quantities(study, store)
     measured = by_labels | {key_of(quantity.labels): quantity for quantity in quantities}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -59,11 +60,13 @@ class ArmSummary:
     """Places of the arm's trials in these results."""
     not_finite: tuple[int, ...] = ()
     """Seeds at which the number is not finite, and so not a score."""
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    """Least and largest value that a mean of the metric can have."""
 
     @functools.cached_property
     def estimate(self) -> Estimate:
         """Mean and interval over the seeds with a score."""
-        return estimate([score for score in self.scores if score is not None])
+        return estimate([score for score in self.scores if score is not None]).within(self.bounds)
 
     def without_value(self, study: Declaration, name: str) -> WithoutValue:
         """Return the seeds at which a metric of the runs is not finite; of a quantity, its own."""
@@ -127,10 +130,9 @@ class ArmSummary:
         if not curves:
             return None
         columns = [finite_values(column) for column in zip(*(curve for _, curve in curves), strict=True)]
-        estimates = [
-            (at, estimate(column)) for at, column in zip(steps[curves[0][0]] or (), columns, strict=True) if column
-        ]
-        return ([at for at, _ in estimates], [summary for _, summary in estimates]) if estimates else None
+        points = [(at, column) for at, column in zip(steps[curves[0][0]] or (), columns, strict=True) if column]
+        estimates = [estimate(column).within(self.bounds) for _, column in points]
+        return ([at for at, _ in points], estimates) if points else None
 
     def scores_at(self, metric: str, step: int) -> list[float | None]:
         """The metric of the run at each seed after a step, stopped runs among them; None where it was not evaluated."""
@@ -143,7 +145,7 @@ class ArmSummary:
     def stopped_estimate(self, metric: str) -> Estimate:
         """Mean and interval of the metric at the step at which a halving stopped the arm."""
         scores = [] if self.results is None else self.results.scores(metric, ("stopped",))
-        return estimate([score for i in self.places if (score := scores[i]) is not None])
+        return estimate([score for i in self.places if (score := scores[i]) is not None]).within(self.bounds)
 
 
 def divergence_rates(arms: Sequence[ArmSummary]) -> list[str]:

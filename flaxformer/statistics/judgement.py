@@ -72,6 +72,13 @@ class Estimate:
         """Standard error of the mean."""
         return self.sd / math.sqrt(self.n)
 
+    def within(self, bounds: tuple[float, float]) -> "Estimate":
+        """Return the estimate with its interval cut to the bounds of the true mean, which keeps its coverage."""
+        low, high = bounds
+        if not low <= self.mean <= high:
+            return self
+        return dataclasses.replace(self, low=max(self.low, low), high=min(self.high, high))
+
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:

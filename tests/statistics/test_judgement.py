@@ -339,3 +339,17 @@ def test_a_diverged_run_counts_as_its_start(tmp_path):
     store.append("again", store.rows()[trial] | {"status": "diverged", "diverged_at": 2, "validation_loss": math.nan})
     assert analyse(store).claims[0].differences == [1.0, 1.0, 1.0, -7.0]
     assert analyse(store).divergence[:2] == (1, 16)
+
+
+def test_an_interval_within_bounds_covers_as_often():
+    """The true mean of an accuracy lies within 0 and 1, so that cutting the interval there loses no coverage."""
+    dice, truth, covered = np.random.default_rng(0), 20 / 21, []
+    for scores in dice.beta(20, 1, (400, 5)):
+        whole = estimate(list(scores))
+        cut = whole.within((0.0, 1.0))
+        assert 0 <= cut.low <= cut.mean <= cut.high <= 1
+        covered.append((whole.low <= truth <= whole.high, cut.low <= truth <= cut.high))
+    assert any(estimate(list(scores)).high > 1 for scores in dice.beta(20, 1, (20, 5)))
+    assert all(before == after for before, after in covered)
+    outside = estimate([1.5, 1.75])
+    assert outside.within((0.0, 1.0)) == outside
