@@ -20,9 +20,9 @@ from flaxformer import (
     Attention,
     Aux,
     Context,
+    KeysValues,
     leaf,
 )
-from flaxformer.components.cache import KeysValues
 
 
 class ValueResidual(Attention):

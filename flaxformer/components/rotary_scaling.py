@@ -11,7 +11,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer.core.struct import Config, leaf
+from flaxformer.core.struct import Config, leaf, static
 from flaxformer.nn.positions import rotary_frequencies
 
 
@@ -63,8 +63,8 @@ class YaRN(RotaryScaling):
 
     factor: float = leaf(at_least=1)
     original_length: float = leaf(at_least=1)
-    fast: float = leaf(32.0, above=0)
-    slow: float = leaf(1.0, above=0)
+    fast: float = static(32.0, above=0)
+    slow: float = static(1.0, above=0)
     magnitude_slope: float = leaf(0.1)
 
     def problems(self) -> Iterator[str]:
@@ -96,8 +96,8 @@ class Llama3Scaling(RotaryScaling):
     """
 
     factor: float = leaf(8.0, at_least=1)
-    low: float = leaf(1.0, above=0)
-    high: float = leaf(4.0, above=0)
+    low: float = static(1.0, above=0)
+    high: float = static(4.0, above=0)
     original_length: float = leaf(8192.0, at_least=1)
 
     def problems(self) -> Iterator[str]:

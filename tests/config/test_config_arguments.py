@@ -23,7 +23,8 @@ TEXT = TextFiles(path="text.txt")
 REQUIRED: dict[str, Any] = {
     "max_length": 8, "classes": 3, "width": 4, "height": 8, "size": 4, "base_width": 8, "weights": ("*",), "path": "p",
     "source_path": "s", "target_path": "t", "name": "n", "task": TEXT, "old": "a", "new": "b", "start": 1,
-    "template": "{text}", "labels": ("a", "b"), "factor": 2.0,
+    "template": "{text}", "labels": ("a", "b"), "factor": 2.0, "original_length": 8.0, "text": "text",
+    "label": "label", "source": "s", "target": "t",
 }  # fmt: skip
 """Valid values of the fields without a default, by name."""
 REQUIRED_OF: dict[str, dict[str, Any]] = {"MixtureStage": {"weights": (1.0,)}}

@@ -101,7 +101,7 @@ def other_weights(folder, marker, leaves):
 FAULTS = {
     "a row is acknowledged before it is flushed": (Protocol, (digests, "append_line", append_without_flush)),
     "a row is added behind a line that was cut": (Protocol, (digests, "append_line", append_without_new_line)),
-    "a merge removes lines that it has not read": (Protocol, (store, "unchanged", always_unchanged)),
+    "a merge removes lines that it has not read": (Protocol, (store, "lock_if_unchanged", always_unchanged)),
     "a lease is taken without looking at others": (Protocol, (leases.Leases, "take", take_without_looking)),
     "the lock of leases excludes nobody": (Protocol, (leases, "lock_folder", lock_nothing)),
     "a lease is removed without comparing its token": (Protocol, (leases.Leases, "_remove", remove_any)),
