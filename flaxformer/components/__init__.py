@@ -1,6 +1,7 @@
 """Components of a model, one file per family; each file begins with the base class of its family."""
 
 from flaxformer.components.attention import Attention
+from flaxformer.components.cache import KeysValues
 from flaxformer.components.component import Aux, Component, Context
 from flaxformer.components.feed_forward import Dense, FeedForward, Gated
 from flaxformer.components.heads import Classifier, Head, LanguageModel, NoHead, Regressor
@@ -61,6 +62,7 @@ __all__ = [
     "Head",
     "Initializer",
     "Inputs",
+    "KeysValues",
     "LanguageModel",
     "LayerNorm",
     "LayerScale",

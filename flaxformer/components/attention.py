@@ -59,7 +59,9 @@ class Attention(TokenMixer):
         query_norm: Parameters | None = subtree(
             component="query_key_norm", when="has_query", sizes={"d_norm": "d_head"}
         )
-        key_norm: Parameters | None = subtree(component="query_key_norm", when="has_key", sizes={"d_norm": "d_head"})
+        key_norm: Parameters | None = subtree(
+            component="query_key_norm", when="has_key", sizes={"d_norm": "d_head", "heads": "key_value_heads"}
+        )
         pattern: Float[Array, "heads pattern pattern"] | None = param(
             std=1.0, decay=False, trained=False, when="frozen_pattern"
         )
@@ -126,6 +128,12 @@ class Attention(TokenMixer):
         """Return the attention weights, 0 where the mask is False: softmax over the other keys."""
         return masked_softmax(logits, mask)
 
+    def transform_weights(
+        self, weights: Weights, attention: Float[Array, "*batch N T S"], context: Context
+    ) -> Float[Array, "*batch N T S"]:
+        """Return the attention weights that mix the values, from those of `normalize`."""
+        return attention
+
     def combine(
         self,
         weights: Weights,
@@ -148,8 +156,9 @@ class Attention(TokenMixer):
 
     @property
     def is_plain(self) -> bool:
-        """True if no subclass overrides `logits`, `normalize` or `combine`, so that a fused kernel may compute them."""
-        return all(getattr(type(self), name) is getattr(Attention, name) for name in ("logits", "normalize", "combine"))
+        """True if no subclass overrides a step between queries and heads, so that a fused kernel may compute them."""
+        steps = ("logits", "normalize", "transform_weights", "combine")
+        return all(getattr(type(self), name) is getattr(Attention, name) for name in steps)
 
     def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
         source = x if context.source is None else context.source
@@ -168,7 +177,8 @@ class Attention(TokenMixer):
         if weights.key is not None:  # not shared with the query
             maps = (weights.key, weights.key_bias, weights.key_norm)
         matrix, bias, norm = maps
-        return KeysValues(key=self._place(linear(source, matrix, bias), norm, context), value=value)
+        key = self._place(linear(source, matrix, bias), norm, context, is_key=True)
+        return KeysValues(key=key, value=value)
 
     def _edited_keys_and_values(self, weights: Weights, source: Array, context: Context) -> tuple[KeysValues, Aux]:
         """Return `keys_and_values` after the edits of the call, and their `Aux`."""
@@ -211,7 +221,7 @@ class Attention(TokenMixer):
     def _why_steps(self, context: Context) -> str | None:
         """Return why the attention weights must be computed step by step, not by a kernel; None if they need not."""
         if self.frozen_pattern is not None or not self.is_plain:
-            return f"{type(self).__name__} has its own logits, normalize or combine, or a frozen pattern"
+            return f"{type(self).__name__} has its own logits, normalize, weights or combine, or a frozen pattern"
         if context.scheme is not None and context.scheme.reads_query:
             return f"the bias of {type(context.scheme).__name__} depends on the query"
         if context.is_edited("logits", "weights"):
@@ -234,7 +244,8 @@ class Attention(TokenMixer):
             bias = logit_bias(context, query, read.key, allowed)
             logits = self.logits(weights, query, read.key, mask, bias, self.scale(x.shape[-1]))
         logits = context.edit("logits", broadcast_logits(logits, full))
-        attention = context.edit("weights", self.normalize(weights, logits, allowed))
+        attention = self.transform_weights(weights, self.normalize(weights, logits, allowed), context)
+        attention = context.edit("weights", attention)
         mixed = self.combine(weights, attention, read.value, mask)
         if not context.return_intermediates:
             return mixed, Aux()
@@ -254,11 +265,16 @@ class Attention(TokenMixer):
             return context.mask
         return Window(self.window, *(context.given_positions or (None, None))) & context.mask
 
-    def _place(self, y: Array, norm: Parameters | None, context: Context) -> Float[Array, "*batch T N d"]:
+    def _place(
+        self, y: Array, norm: Parameters | None, context: Context, is_key: bool = False
+    ) -> Float[Array, "*batch T N d"]:
         """Return queries or keys: normalised, and rotated by the position scheme."""
         if norm is not None and self.query_key_norm is not None:
             y, _ = with_aux(self.query_key_norm.apply(norm, y, context.replace(valid=None)))
-        return y if context.scheme is None else context.scheme.rotate(y, context.query_positions)
+        if context.scheme is None:
+            return y
+        rotate = context.scheme.rotate_key if is_key else context.scheme.rotate
+        return rotate(y, context.query_positions)
 
     def init_state(self, weights: Weights, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> LayerCache:
         d_key, d_value = self.cache_widths(weights)
