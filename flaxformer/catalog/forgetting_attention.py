@@ -7,8 +7,8 @@ with a forget gate f per head and token. The log f of a token is a further entry
 
 Family: attention
 Source: Lin et al. 2025, "Forgetting Transformer: Softmax Attention with a Forget Gate", ICLR 2025, arXiv:2503.02130.
-Claim: lower loss of long contexts, better length extrapolation and short tasks than a Transformer with rotary
-    positions, at up to 760M weights; no positional embedding is needed.
+Claim: better than a Transformer in language modelling with long contexts, length extrapolation and tasks with short
+    contexts, on par in tasks with long ones; no positional embedding is needed.
 Cost: D N + N weights per layer for N heads, and N numbers per token in the cache; no fused kernel.
 Verified: a loop over queries, keys and the gates between them in float64, written from the equation; gradients by
     finite differences of it.
@@ -49,6 +49,8 @@ class ForgettingAttention(Attention):
 
     def keys_and_values(self, weights: Weights, source: Float[Array, "*batch S D"], context: Context) -> KeysValues:
         plain = super().keys_and_values(weights, source, context)
+        assert isinstance(plain, KeysValues)
+        assert plain.key is not None
         log_f = jax.nn.log_sigmoid(linear(source, weights.forget, weights.forget_bias, wide=True))
         log_f = log_f.reshape(*plain.key.shape[:-1], -1).astype(plain.key.dtype)
         return plain.replace(key=jnp.concatenate([plain.key, log_f], axis=-1))

@@ -5,7 +5,8 @@
 Family: attention
 Source: Shleifer, Weston and Ott 2021, "NormFormer: Improved Transformer Pretraining with Extra Normalization",
     arXiv:2110.09456 (HeadScale attention, one of its three changes).
-Claim: the three changes together lower the perplexity of pre-norm models of 125M to 2.7B weights.
+Claim: the three changes together improve the perplexity and downstream tasks of causal and masked models of 125M to
+    2.7B weights; at 1.3B, equal perplexity is reached 24 % faster.
 Cost: one weight per head and layer; no matrix product.
 Verified: a loop over queries and keys in float64, written from the equation; gradients by finite differences of it.
 """

@@ -9,9 +9,9 @@ keys and values are not computed again: attention is then multi-query attention 
 
 Family: attention
 Source: DeepSeek-AI 2024, "DeepSeek-V2: A Strong, Economical, and Efficient Mixture-of-Experts Language Model",
-    arXiv:2405.04434, section 2.1; the norms of the latent vectors as in its section on hyperparameters.
+    arXiv:2405.04434; the norms of the latent vectors and the form for decoding as in the code of DeepSeek-V3.
 Claim: better than multi-head attention, with a cache of (d_c + d_R) numbers per token and layer: that of grouped-query
-    attention with 2.25 groups.
+    attention with 2.25 groups for d_c = 4 d_h and d_R = d_h / 2.
 Cost: D (d_c + d_R) + d_c N (d_h + d_v) + N d_v D weights per layer for keys, values and output, and D d'_c + d'_c N
     (d_h + d_R) for queries.
 Verified: a loop over queries and keys in float64, written from the equations; gradients by finite differences of it;
@@ -101,6 +101,7 @@ class LatentAttention(TokenMixer):
     def step(
         self, weights: Weights, x: Float[Array, "*batch T D"], state: Float[Array, "*batch S d"], context: Context
     ) -> tuple[Float[Array, "*batch T D"], Float[Array, "*batch S d"]]:
+        assert context.offset is not None, "a decoding state has an offset"
         latents, width = self.latents(weights, x, context), weights.gain.shape[0]
         if context.valid is not None:
             latents = jnp.where(context.valid[..., None], latents, 0)

@@ -5,10 +5,9 @@
 In the more common form (`Attention(query_key_norm=RMSNorm())`), the mean is over the entries of one head.
 
 Family: attention
-Source: OLMo Team 2025, "2 OLMo 2 Furious", arXiv:2501.00656, and its code: in OLMo-core, the norm has size heads ×
+Source: OLMo Team 2024, "2 OLMo 2 Furious", arXiv:2501.00656, and its code: in OLMo-core, the norm has size heads ×
     d_head unless `use_head_qk_norm` is set.
-Claim: one of several changes for stability of OLMo 2 at 7B and 13B weights, where it keeps the logits of attention
-    small.
+Claim: one of several changes for the stability of training, at 7B and 13B weights.
 Cost: (N + K) d_head weights per layer for N heads and K key-value heads; no matrix product.
 Verified: a loop over queries and keys in float64, written from the equation; gradients by finite differences of it.
 """

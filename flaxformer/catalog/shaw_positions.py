@@ -5,7 +5,7 @@
 Family: positions
 Source: Shaw, Uszkoreit and Vaswani 2018, "Self-Attention with Relative Position Representations", arXiv:1803.02155, the
     vectors of the keys; those of the values (a^V in the paper) are left out.
-Claim: higher BLEU than sinusoidal positions in translation (WMT 2014 English-German and English-French).
+Claim: 1.3 and 0.3 BLEU above absolute positions in translation (WMT 2014 English-German and English-French).
 Cost: (2 k + 1) d_head weights per head, shared by all layers; 2 (2 k + 1) d_head operations per query and head; no
     fused kernel. The paper has vectors of each layer.
 Verified: a loop over queries and keys in float64, written from the equation; gradients by finite differences of it.

@@ -5,7 +5,8 @@
 Family: attention
 Source: Shazeer, Lan, Cheng, Ding and Hou 2020, "Talking-Heads Attention", arXiv:2003.02436, with as many heads before,
     in and after the softmax.
-Claim: lower perplexity in masked language modelling and better transfer, in T5 and other models.
+Claim: lower perplexity in masked language modelling, and better transfer to language comprehension and question
+    answering.
 Cost: 2 N² weights per layer for N heads, and 4 N² T S operations for T queries and S keys; no fused kernel.
 Verified: a loop over queries, keys and heads in float64, written from the equations; gradients by finite differences of
     it. P_L and P_W begin at the identity here, so that training begins at plain attention.

@@ -29,6 +29,7 @@ class ValueEmbeddings(Attention):
 
     def keys_and_values(self, weights: Weights, source: Float[Array, "*batch S D"], context: Context) -> KeysValues:
         plain = super().keys_and_values(weights, source, context)
+        assert isinstance(plain, KeysValues)
         if context.is_cross or context.tokens is None:
             return plain
         mixed = (1 - weights.share) * plain.value + weights.share * weights.table[context.tokens]

@@ -6,9 +6,9 @@
 so that pair i of q_t · k_s has the factor ζ_i^((t − s) / scale_base).
 
 Family: positions
-Source: Sun et al. 2022, "A Length-Extrapolatable Transformer", arXiv:2212.10554, equations of its code in torchscale.
-Claim: better interpolation and extrapolation of length than rotary positions and ALiBi, with blockwise causal
-    attention.
+Source: Sun et al. 2022, "A Length-Extrapolatable Transformer", arXiv:2212.10554, and its code in torchscale.
+Claim: strong results in interpolation and extrapolation of length, together with blockwise causal attention in
+    inference.
 Cost: no weights; two more products per entry of a query or key.
 Verified: a loop over queries and keys in float64 with the factor of the distance, written from the equations; gradients
     by finite differences of it.

@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.components.cache import KeysValues, LayerCache, Memory, PackedKV, pack
-from flaxformer.components.component import Aux, ComponentResult, Context, is_more_derived, with_aux
+from flaxformer.components.component import Aux, ComponentResult, Context, OwnWeights, is_more_derived, with_aux
 from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.norms import Norm
 from flaxformer.components.positions import logit_bias
@@ -112,7 +112,7 @@ class Attention(TokenMixer):
 
     def logits(
         self,
-        weights: Weights,
+        weights: OwnWeights,
         query: Float[Array, "*batch T N H"],
         key: Float[Array, "*batch S K H"],
         mask: Mask | None,
@@ -123,20 +123,20 @@ class Attention(TokenMixer):
         return dot_product_logits(query, key, mask=mask, bias=bias, scale=scale, logit_cap=self.logit_cap)
 
     def normalize(
-        self, weights: Weights, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*#batch #N T S"]
+        self, weights: OwnWeights, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*#batch #N T S"]
     ) -> Float[Array, "*batch N T S"]:
         """Return the attention weights, 0 where the mask is False: softmax over the other keys."""
         return masked_softmax(logits, mask)
 
     def transform_weights(
-        self, weights: Weights, attention: Float[Array, "*batch N T S"], context: Context
+        self, weights: OwnWeights, attention: Float[Array, "*batch N T S"], context: Context
     ) -> Float[Array, "*batch N T S"]:
         """Return the attention weights that mix the values, from those of `normalize`."""
         return attention
 
     def combine(
         self,
-        weights: Weights,
+        weights: OwnWeights,
         attention: Float[Array, "*batch N T S"],
         value: Float[Array, "*batch S K d_v"],
         mask: Mask | None,
@@ -145,12 +145,16 @@ class Attention(TokenMixer):
         return apply_weights(attention, value, mask=mask)
 
     def transform_heads(
-        self, weights: Weights, heads: Float[Array, "*batch T N d_v"], x: Float[Array, "*batch T D"], context: Context
+        self,
+        weights: OwnWeights,
+        heads: Float[Array, "*batch T N d_v"],
+        x: Float[Array, "*batch T D"],
+        context: Context,
     ) -> Float[Array, "*batch T N d_v"]:
         """Return what W_O maps, from the mixed values of the heads and the input x of the attention."""
         return heads
 
-    def cache_widths(self, weights: Weights) -> tuple[int, int]:
+    def cache_widths(self, weights: OwnWeights) -> tuple[int, int]:
         """Return the widths of a key and of a value of `keys_and_values`, which the cache of a decoding holds."""
         return 0 if weights.query is None else weights.query.shape[-1], weights.value.shape[-1]
 
@@ -167,7 +171,7 @@ class Attention(TokenMixer):
         return y, key_aux.merge(aux)
 
     def keys_and_values(
-        self, weights: Weights, source: Float[Array, "*batch S D"], context: Context
+        self, weights: OwnWeights, source: Float[Array, "*batch S D"], context: Context
     ) -> KeysValues | tuple[KeysValues, Aux]:
         """Return K, with positions in self-attention, and V of the source, or these and an `Aux`."""
         value = linear(source, weights.value, weights.value_bias)

@@ -74,7 +74,7 @@ def random_like(trees, dice):
     return jax.tree.map(lambda x: dice.standard_normal(np.shape(x)), trees)
 
 
-def check_gradients(function, expected, trees):
+def assert_gradients(function, expected, trees):
     """Compare the gradients of a JAX function of trees with differences of a NumPy function, in random directions."""
     with jax.enable_x64(True):
         gradients = jax.jit(jax.grad(function, argnums=tuple(range(len(trees)))))(*jax.tree.map(jnp.asarray, trees))
@@ -85,13 +85,13 @@ def check_gradients(function, expected, trees):
         np.testing.assert_allclose(found, differences(expected, trees, direction), rtol=1e-5, atol=1e-8)
 
 
-def check_attention(component, loop, weights, x, **context):
+def assert_attention(component, loop, weights, x, **context):
     """Compare the update of a mixer in causal attention, and its gradients, with a loop over (weights, x)."""
     context = {"mask": Causal()} | context
     found, _ = applied(component, weights, x, **context)
     np.testing.assert_allclose(found, loop(weights, x), rtol=1e-9, atol=1e-12)
     factors = np.random.default_rng(2).standard_normal(np.shape(found))
-    check_gradients(
+    assert_gradients(
         lambda weights, x: (applied(component, weights, x, **context)[0] * factors).sum(),
         lambda weights, x: (loop(weights, x) * factors).sum(),
         (weights, x),

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 from mechanisms import applied, weights_of
-from naive import D, N, attention_loop, check_attention, output, sequence
+from naive import D, N, assert_attention, attention_loop, output, sequence
 
 from flaxformer import Context
 from flaxformer.catalog import AttentionDropout
@@ -15,7 +15,7 @@ RATE = 0.3
 def test_without_a_random_key_it_is_attention():
     component = AttentionDropout(heads=N, attention_rate=RATE)
     weights = weights_of(component, D)
-    check_attention(component, lambda weights, x: output(weights, attention_loop(weights, x)), weights, sequence())
+    assert_attention(component, lambda weights, x: output(weights, attention_loop(weights, x)), weights, sequence())
 
 
 def test_weights_are_dropped_at_the_rate_and_the_others_scaled():

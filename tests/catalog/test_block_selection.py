@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from mechanisms import weights_of
-from naive import D, N, attention_loop, check_attention, output, projected, sequence
+from naive import D, N, assert_attention, attention_loop, output, projected, sequence
 
 from flaxformer import Attention
 from flaxformer.catalog import BlockSelection
@@ -30,7 +30,7 @@ def test_block_selection_equals_its_rule(block, selected, key_value_heads):
 
         return output(weights, attention_loop(weights, x, logit))
 
-    check_attention(component, loop, weights_of(component, D), sequence())
+    assert_attention(component, loop, weights_of(component, D), sequence())
     assert selected == 1 or len(chosen) > 3
 
 
@@ -38,7 +38,7 @@ def test_with_all_blocks_selected_it_is_attention():
     component = BlockSelection(heads=N)
     weights = weights_of(component, D)
     assert jax.tree.map(np.shape, weights) == jax.tree.map(np.shape, weights_of(Attention(heads=N), D))
-    check_attention(component, lambda weights, x: output(weights, attention_loop(weights, x)), weights, sequence())
+    assert_attention(component, lambda weights, x: output(weights, attention_loop(weights, x)), weights, sequence())
 
 
 def test_a_window_is_refused():

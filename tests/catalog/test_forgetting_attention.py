@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from mechanisms import weights_of
-from naive import D, N, attention_loop, check_attention, output, sequence, sigmoid
+from naive import D, N, assert_attention, attention_loop, output, sequence, sigmoid
 
 from flaxformer.catalog import ForgettingAttention
 
@@ -20,11 +20,11 @@ def test_forgetting_attention_equals_its_equation(key_value_heads):
 
         return output(weights, attention_loop(weights, x, logit))
 
-    check_attention(component, loop, weights_of(component, D), sequence())
+    assert_attention(component, loop, weights_of(component, D), sequence())
 
 
 def test_without_forgetting_it_is_attention():
     component = ForgettingAttention(heads=N)
     weights = weights_of(component, D)
     weights = weights.replace(forget=np.zeros((D, N)), forget_bias=np.full(N, 1e3))
-    check_attention(component, lambda weights, x: output(weights, attention_loop(weights, x)), weights, sequence())
+    assert_attention(component, lambda weights, x: output(weights, attention_loop(weights, x)), weights, sequence())

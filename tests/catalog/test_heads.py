@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from mechanisms import applied, weights_of
-from naive import D, N, attention_loop, check_attention, output, projected, sequence, sigmoid
+from naive import D, N, assert_attention, attention_loop, output, projected, sequence, sigmoid
 
 from flaxformer import Attention
 from flaxformer.catalog import ElementGates, ExclusiveAttention, HeadGates, HeadScales
@@ -26,7 +26,7 @@ def test_exclusive_attention_equals_its_equation(learned, key_value_heads):
                 heads[t, head] -= strength * (heads[t, head] @ v) / (v @ v) * v
         return output(weights, heads)
 
-    check_attention(component, loop, weights_of(component, D), sequence())
+    assert_attention(component, loop, weights_of(component, D), sequence())
 
 
 def test_the_first_token_has_no_exclusive_output():
@@ -35,7 +35,7 @@ def test_the_first_token_has_no_exclusive_output():
     weights = weights_of(component, D)
     heads = attention_loop(weights, sequence())[0]
     np.testing.assert_allclose(heads, projected(weights, sequence(), "value")[0], rtol=1e-12)
-    check_attention(component, lambda weights, x: weights.out_bias[None], weights, sequence()[:1])
+    assert_attention(component, lambda weights, x: weights.out_bias[None], weights, sequence()[:1])
 
 
 @pytest.mark.parametrize("kind", [HeadGates, ElementGates])
@@ -51,7 +51,7 @@ def test_output_gates_equal_their_equation(kind):
 
     weights = weights_of(component, D)
     assert weights.gate.size == D * N * (1 if kind is HeadGates else D // N)
-    check_attention(component, loop, weights, sequence())
+    assert_attention(component, loop, weights, sequence())
 
 
 def test_head_scales_equal_their_equation():
@@ -64,6 +64,6 @@ def test_head_scales_equal_their_equation():
         return output(weights, heads)
 
     weights = weights_of(component, D)
-    check_attention(component, loop, weights, sequence())
+    assert_attention(component, loop, weights, sequence())
     plain = applied(Attention(heads=N), weights, sequence(), mask=Causal())[0]
     np.testing.assert_allclose(loop(weights.replace(head_scale=np.ones(N)), sequence()), plain, rtol=1e-9)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from naive import D, T, check_gradients, sequence
+from naive import D, T, assert_gradients, sequence
 
 from flaxformer import Attention, Context, ModelConfig, NoPositions
 from flaxformer.catalog import InputSkip
@@ -39,7 +39,7 @@ def test_the_input_skip_equals_its_equation():
         found = through(jax.tree.map(jnp.asarray, FACTORS), jnp.asarray(sequence()), jnp.tanh)
     np.testing.assert_allclose(found, loop(FACTORS, sequence()), rtol=1e-9)
     factors = DICE.standard_normal((T, D))
-    check_gradients(
+    assert_gradients(
         lambda own, x: (through(own, x, jnp.tanh) * factors).sum(),
         lambda own, x: (loop(own, x) * factors).sum(),
         (FACTORS, sequence()),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from mechanisms import applied, weights_of
-from naive import D, N, T, check_attention, rms_norm, sequence, softmax
+from naive import D, N, T, assert_attention, rms_norm, sequence, softmax
 
 from flaxformer import Context, NoPositions, Rotary
 from flaxformer.catalog import LatentAttention
@@ -38,7 +38,7 @@ step = jax.jit(COMPONENT.step)
 
 
 def test_latent_attention_equals_its_equations():
-    check_attention(COMPONENT, loop, WEIGHTS, sequence(), scheme=Rotary())
+    assert_attention(COMPONENT, loop, WEIGHTS, sequence(), scheme=Rotary())
 
 
 @pytest.mark.parametrize("parts", [[7], [3, 1, 1, 1, 1]])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from mechanisms import weights_of
-from naive import D, N, attention_loop, check_attention, output, projected, rms_norm, sequence
+from naive import D, N, assert_attention, attention_loop, output, projected, rms_norm, sequence
 
 from flaxformer import Attention
 from flaxformer.catalog import RMSNormOverHeads
@@ -21,4 +21,4 @@ def test_the_norm_is_over_all_heads_of_queries_and_of_keys(key_value_heads):
             placed[name] = np.array([rms_norm(y[t].ravel()).reshape(y[t].shape) * gain for t in range(len(x))])
         return output(weights, attention_loop(weights, x, **placed))
 
-    check_attention(component, loop, weights_of(component, D), sequence())
+    assert_attention(component, loop, weights_of(component, D), sequence())

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from mechanisms import weights_of
-from naive import D, N, T, attention_loop, check_attention, check_gradients, output, projected, sequence
+from naive import D, N, T, assert_attention, assert_gradients, attention_loop, output, projected, sequence
 
 from flaxformer import Attention, ModelConfig
 from flaxformer.catalog import Fire, KerpleLog, KerplePower, RelativeVectors, XPos
@@ -37,7 +37,7 @@ def test_relative_vectors_equal_their_equation():
 
     with jax.enable_x64(True):
         context = {"scheme": scheme, "scheme_weights": jax.tree.map(jnp.asarray, own)}
-    check_attention(ATTENTION, loop, WEIGHTS, sequence(), **context)
+    assert_attention(ATTENTION, loop, WEIGHTS, sequence(), **context)
 
 
 def test_relative_vectors_read_keys_on_both_sides():
@@ -58,7 +58,7 @@ def test_relative_vectors_read_keys_on_both_sides():
     with jax.enable_x64(True):
         found = bias(jax.tree.map(jnp.asarray, own), jnp.asarray(query))
     np.testing.assert_allclose(found, expected(own, query), rtol=1e-9, atol=1e-12)
-    check_gradients(
+    assert_gradients(
         lambda *trees: (bias(*trees) * factors).sum(),
         lambda *trees: (expected(*trees) * factors).sum(),
         (own, query),
@@ -82,9 +82,12 @@ def kerple_power(own, t, s, head):
 BIASES = [(Fire(hidden=4, initial_length=3.0), fire), (KerpleLog(), kerple_log), (KerplePower(), kerple_power)]
 
 
+@pytest.mark.parametrize("second", [(2.5, 0.004), (1.3, 0.6)])
 @pytest.mark.parametrize(("scheme", "equation"), BIASES, ids=lambda x: getattr(x, "__name__", ""))
-def test_biases_equal_their_equations(scheme, equation):
-    own = jax.tree.map(lambda x: x + 0.7, scheme_weights(scheme))  # some below and some above the bounds
+def test_biases_equal_their_equations(scheme, equation, second):
+    own = scheme_weights(scheme)
+    if not isinstance(scheme, Fire):  # some of r_1 and r_2 are beyond their bounds
+        own = own.replace(first=np.array([0.8, -0.3]), second=np.array(second))
     queries, keys = np.arange(T) + 2, np.arange(T + 2)
     factors = np.random.default_rng(7).standard_normal((N, T, T + 2))
 
@@ -101,7 +104,7 @@ def test_biases_equal_their_equations(scheme, equation):
         batched = scheme.bias(wide, *places, N, True)
     np.testing.assert_allclose(found, expected(own), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(batched[0], found, rtol=1e-12)
-    check_gradients(lambda own: (bias(own) * factors).sum(), lambda own: (expected(own) * factors).sum(), (own,))
+    assert_gradients(lambda own: (bias(own) * factors).sum(), lambda own: (expected(own) * factors).sum(), (own,))
 
 
 @pytest.mark.parametrize("scheme", [XPos(scale_base=4.0, layout="split"), XPos(scale_base=4.0, layout="interleaved")])
@@ -126,7 +129,7 @@ def test_xpos_equals_rotary_positions_with_a_factor_of_the_distance(scheme):
 
         return output(weights, attention_loop(weights, x, logit, query=np.zeros_like(query)))
 
-    check_attention(ATTENTION, loop, WEIGHTS, sequence(), scheme=scheme)
+    assert_attention(ATTENTION, loop, WEIGHTS, sequence(), scheme=scheme)
 
 
 def test_xpos_leaves_the_entries_beyond_the_rotated_width():

@@ -2,7 +2,7 @@
 
 import numpy as np
 from mechanisms import applied, weights_of
-from naive import D, N, T, attention_loop, check_attention, output, projected, sequence, softmax
+from naive import D, N, T, assert_attention, attention_loop, output, projected, sequence, softmax
 
 from flaxformer.catalog import TalkingHeads
 from flaxformer.nn import Causal
@@ -23,7 +23,7 @@ def loop(weights, x):
 
 def test_talking_heads_equal_their_equations():
     component = TalkingHeads(heads=N)
-    check_attention(component, loop, weights_of(component, D), sequence())
+    assert_attention(component, loop, weights_of(component, D), sequence())
 
 
 def test_a_bias_is_added_to_the_mixed_logits():

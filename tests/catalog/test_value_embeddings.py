@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from mechanisms import weights_of
-from naive import D, N, T, attention_loop, check_attention, output, projected, sequence
+from naive import D, N, T, assert_attention, attention_loop, output, projected, sequence
 
 from flaxformer.catalog import ValueEmbeddings
 
@@ -23,7 +23,7 @@ def test_value_embeddings_equal_their_equation(key_value_heads):
             value[t] = (1 - weights.share) * value[t] + weights.share * weights.table[TOKENS[t]]
         return output(weights, attention_loop(weights, x, value=value))
 
-    check_attention(component, loop, weights, sequence(), tokens=TOKENS)
+    assert_attention(component, loop, weights, sequence(), tokens=TOKENS)
 
 
 def test_without_a_share_it_is_attention():
@@ -35,4 +35,4 @@ def test_without_a_share_it_is_attention():
         return output(weights, attention_loop(weights, x, value=value))
 
     np.testing.assert_allclose(loop(weights, sequence()), output(weights, attention_loop(weights, sequence())))
-    check_attention(component, loop, weights, sequence(), tokens=TOKENS)
+    assert_attention(component, loop, weights, sequence(), tokens=TOKENS)
