@@ -5,7 +5,8 @@
 A softmax over n keys flattens as n grows; with the factor log n, the weight of one key among n stays.
 
 Family: attention
-Source: Nakanishi 2025, "Scalable-Softmax Is Superior for Attention", arXiv:2501.19399, equations 2 and 5.
+Source: Nakanishi 2025, "Scalable-Softmax Is Superior for Attention", arXiv:2501.19399. s begins at 0.43 here, the value
+    of its figure 1.
 Claim: lower training loss at 162M weights, and retrieval of a key at ten times the length of training.
 Cost: one weight per head and layer; no matrix product.
 Verified: a loop over queries and keys in float64, written from the equation.

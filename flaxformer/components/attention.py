@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from flaxformer.components.cache import KeysValues, LayerCache, Memory, PackedKV, pack
-from flaxformer.components.component import Aux, ComponentResult, Context, is_more_derived, with_aux
+from flaxformer.components.component import Aux, ComponentResult, Context, OwnWeights, is_more_derived, with_aux
 from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.norms import Norm
 from flaxformer.components.positions import logit_bias
@@ -59,7 +59,9 @@ class Attention(TokenMixer):
         query_norm: Parameters | None = subtree(
             component="query_key_norm", when="has_query", sizes={"d_norm": "d_head"}
         )
-        key_norm: Parameters | None = subtree(component="query_key_norm", when="has_key", sizes={"d_norm": "d_head"})
+        key_norm: Parameters | None = subtree(
+            component="query_key_norm", when="has_key", sizes={"d_norm": "d_head", "heads": "key_value_heads"}
+        )
         pattern: Float[Array, "heads pattern pattern"] | None = param(
             std=1.0, decay=False, trained=False, when="frozen_pattern"
         )
@@ -110,7 +112,7 @@ class Attention(TokenMixer):
 
     def logits(
         self,
-        weights: Weights,
+        weights: OwnWeights,
         query: Float[Array, "*batch T N H"],
         key: Float[Array, "*batch S K H"],
         mask: Mask | None,
@@ -121,14 +123,20 @@ class Attention(TokenMixer):
         return dot_product_logits(query, key, mask=mask, bias=bias, scale=scale, logit_cap=self.logit_cap)
 
     def normalize(
-        self, weights: Weights, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*#batch #N T S"]
+        self, weights: OwnWeights, logits: Float[Array, "*batch N T S"], mask: Bool[Array, "*#batch #N T S"]
     ) -> Float[Array, "*batch N T S"]:
         """Return the attention weights, 0 where the mask is False: softmax over the other keys."""
         return masked_softmax(logits, mask)
 
+    def transform_weights(
+        self, weights: OwnWeights, attention: Float[Array, "*batch N T S"], context: Context
+    ) -> Float[Array, "*batch N T S"]:
+        """Return the attention weights that mix the values, from those of `normalize`."""
+        return attention
+
     def combine(
         self,
-        weights: Weights,
+        weights: OwnWeights,
         attention: Float[Array, "*batch N T S"],
         value: Float[Array, "*batch S K d_v"],
         mask: Mask | None,
@@ -137,19 +145,24 @@ class Attention(TokenMixer):
         return apply_weights(attention, value, mask=mask)
 
     def transform_heads(
-        self, weights: Weights, heads: Float[Array, "*batch T N d_v"], x: Float[Array, "*batch T D"], context: Context
+        self,
+        weights: OwnWeights,
+        heads: Float[Array, "*batch T N d_v"],
+        x: Float[Array, "*batch T D"],
+        context: Context,
     ) -> Float[Array, "*batch T N d_v"]:
         """Return what W_O maps, from the mixed values of the heads and the input x of the attention."""
         return heads
 
-    def cache_widths(self, weights: Weights) -> tuple[int, int]:
+    def cache_widths(self, weights: OwnWeights) -> tuple[int, int]:
         """Return the widths of a key and of a value of `keys_and_values`, which the cache of a decoding holds."""
         return 0 if weights.query is None else weights.query.shape[-1], weights.value.shape[-1]
 
     @property
     def is_plain(self) -> bool:
-        """True if no subclass overrides `logits`, `normalize` or `combine`, so that a fused kernel may compute them."""
-        return all(getattr(type(self), name) is getattr(Attention, name) for name in ("logits", "normalize", "combine"))
+        """True if no subclass overrides a step between queries and heads, so that a fused kernel may compute them."""
+        steps = ("logits", "normalize", "transform_weights", "combine")
+        return all(getattr(type(self), name) is getattr(Attention, name) for name in steps)
 
     def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> ComponentResult:
         source = x if context.source is None else context.source
@@ -158,7 +171,7 @@ class Attention(TokenMixer):
         return y, key_aux.merge(aux)
 
     def keys_and_values(
-        self, weights: Weights, source: Float[Array, "*batch S D"], context: Context
+        self, weights: OwnWeights, source: Float[Array, "*batch S D"], context: Context
     ) -> KeysValues | tuple[KeysValues, Aux]:
         """Return K, with positions in self-attention, and V of the source, or these and an `Aux`."""
         value = linear(source, weights.value, weights.value_bias)
@@ -168,7 +181,8 @@ class Attention(TokenMixer):
         if weights.key is not None:  # not shared with the query
             maps = (weights.key, weights.key_bias, weights.key_norm)
         matrix, bias, norm = maps
-        return KeysValues(key=self._place(linear(source, matrix, bias), norm, context), value=value)
+        key = self._place(linear(source, matrix, bias), norm, context, is_key=True)
+        return KeysValues(key=key, value=value)
 
     def _edited_keys_and_values(self, weights: Weights, source: Array, context: Context) -> tuple[KeysValues, Aux]:
         """Return `keys_and_values` after the edits of the call, and their `Aux`."""
@@ -211,7 +225,7 @@ class Attention(TokenMixer):
     def _why_steps(self, context: Context) -> str | None:
         """Return why the attention weights must be computed step by step, not by a kernel; None if they need not."""
         if self.frozen_pattern is not None or not self.is_plain:
-            return f"{type(self).__name__} has its own logits, normalize or combine, or a frozen pattern"
+            return f"{type(self).__name__} has its own logits, normalize, weights or combine, or a frozen pattern"
         if context.scheme is not None and context.scheme.reads_query:
             return f"the bias of {type(context.scheme).__name__} depends on the query"
         if context.is_edited("logits", "weights"):
@@ -234,7 +248,8 @@ class Attention(TokenMixer):
             bias = logit_bias(context, query, read.key, allowed)
             logits = self.logits(weights, query, read.key, mask, bias, self.scale(x.shape[-1]))
         logits = context.edit("logits", broadcast_logits(logits, full))
-        attention = context.edit("weights", self.normalize(weights, logits, allowed))
+        attention = self.transform_weights(weights, self.normalize(weights, logits, allowed), context)
+        attention = context.edit("weights", attention)
         mixed = self.combine(weights, attention, read.value, mask)
         if not context.return_intermediates:
             return mixed, Aux()
@@ -254,11 +269,16 @@ class Attention(TokenMixer):
             return context.mask
         return Window(self.window, *(context.given_positions or (None, None))) & context.mask
 
-    def _place(self, y: Array, norm: Parameters | None, context: Context) -> Float[Array, "*batch T N d"]:
+    def _place(
+        self, y: Array, norm: Parameters | None, context: Context, is_key: bool = False
+    ) -> Float[Array, "*batch T N d"]:
         """Return queries or keys: normalised, and rotated by the position scheme."""
         if norm is not None and self.query_key_norm is not None:
             y, _ = with_aux(self.query_key_norm.apply(norm, y, context.replace(valid=None)))
-        return y if context.scheme is None else context.scheme.rotate(y, context.query_positions)
+        if context.scheme is None:
+            return y
+        rotate = context.scheme.rotate_key if is_key else context.scheme.rotate
+        return rotate(y, context.query_positions)
 
     def init_state(self, weights: Weights, batch: tuple[int, ...], capacity: int, dtype: DTypeLike) -> LayerCache:
         d_key, d_value = self.cache_widths(weights)

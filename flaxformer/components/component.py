@@ -165,7 +165,10 @@ class PositionScheme(Protocol):
         """True if the scheme has a `query_bias`."""
 
     def rotate(self, x: Float[Array, "*batch T N H"], positions: Int[Array, "*#batch T"]) -> Array:
-        """Return queries or keys with their positions in them."""
+        """Return queries with their positions in them."""
+
+    def rotate_key(self, x: Float[Array, "*batch T N H"], positions: Int[Array, "*#batch T"]) -> Array:
+        """Return keys with their positions in them."""
 
     def query_bias(
         self, weights: OwnWeights, query: Array, key: Array, query_positions: Array, key_positions: Array, mask: Array

@@ -31,8 +31,14 @@ class Positions(Component):
     def rotate(
         self, x: Float[Array, "*batch T N H"], positions: Int[Array, "*#batch T"]
     ) -> Float[Array, "*batch T N H"]:
-        """Rotate queries or keys according to their positions."""
+        """Rotate queries, and by default keys too, according to their positions."""
         return x
+
+    def rotate_key(
+        self, x: Float[Array, "*batch T N H"], positions: Int[Array, "*#batch T"]
+    ) -> Float[Array, "*batch T N H"]:
+        """Rotate keys, where they are not rotated as queries are."""
+        return self.rotate(x, positions)
 
     def bias(
         self,
