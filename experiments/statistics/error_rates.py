@@ -19,13 +19,8 @@ from scipy import special
 from flaxformer.analysis.explore import WEAK
 from flaxformer.statistics import paired_tests
 from flaxformer.statistics.corrections import benjamini_hochberg
-from flaxformer.statistics.judgement import (
-    FEWEST_SEEDS,
-    LEVEL,
-    holm,
-    judge_difference,
-    with_verdicts,
-)
+from flaxformer.statistics.estimates import LEVEL
+from flaxformer.statistics.judgement import FEWEST_SEEDS, holm, judge_difference, with_verdicts
 from flaxformer.statistics.paired_tests import Kind
 
 SEEDS = (3, 4, 5, 6, 8, 12, 16)

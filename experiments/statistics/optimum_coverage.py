@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from flaxformer.statistics.judgement import estimate
+from flaxformer.statistics.estimates import estimate
 from flaxformer.statistics.parabola import near_best, vertex
 
 CURVATURE = 0.1

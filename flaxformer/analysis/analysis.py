@@ -17,8 +17,9 @@ from flaxformer.analysis.scaling_analysis import ScalingAnalysis, analyse_scalin
 from flaxformer.analysis.speedup import SpeedUps, speed_ups
 from flaxformer.analysis.sweep import Sweep, find_sweeps
 from flaxformer.analysis.trials import ArmRows, Rows, TrialResults
+from flaxformer.statistics.estimates import proportion
 from flaxformer.statistics.finite import describe_left_out, finite
-from flaxformer.statistics.judgement import FEWEST_SEEDS, proportion
+from flaxformer.statistics.judgement import FEWEST_SEEDS
 from flaxformer.statistics.parabola import NEIGHBOURS
 from flaxformer.store import declaration_log, trial_measurements
 from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredTrial, Labels

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from flaxformer.analysis.trials import TrialResults
+from flaxformer.statistics.estimates import Estimate, estimate, proportion
 from flaxformer.statistics.finite import WithoutValue, finite_values
-from flaxformer.statistics.judgement import Estimate, estimate, proportion
 from flaxformer.store.declaration import QUANTITY, Declaration, Labels
 from flaxformer.store.rows import Row
 from flaxformer.study.divergence import is_diverged

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from flaxformer.analysis.analysis import Analysis, ArmSummary
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.statistics.judgement import Estimate, estimate
+from flaxformer.statistics.estimates import Estimate, estimate
 from flaxformer.store.declaration import Declaration, Labels
 from flaxformer.system.errors import UserError
 from flaxformer.system.json_differences import differences

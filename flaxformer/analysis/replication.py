@@ -9,7 +9,7 @@ from scipy import special
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.statistics.judgement import LEVEL, Estimate
+from flaxformer.statistics.estimates import LEVEL, Estimate
 from flaxformer.store import columns
 from flaxformer.store.declaration import Declaration
 from flaxformer.store.store import Store

@@ -34,7 +34,8 @@ from typing import Literal
 
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.costs import reference_arm, seconds_of
-from flaxformer.statistics.judgement import Estimate, estimate, judge_difference
+from flaxformer.statistics.estimates import Estimate, estimate
+from flaxformer.statistics.judgement import judge_difference
 from flaxformer.store.declaration import QUANTITY, Declaration
 from flaxformer.store.rows import Row
 from flaxformer.study.divergence import LOSS, curve_of, on_validation, score

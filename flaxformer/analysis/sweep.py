@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from flaxformer.analysis.arms import ArmSummary
-from flaxformer.statistics.judgement import estimate
+from flaxformer.statistics.estimates import estimate
 from flaxformer.statistics.parabola import Vertex, near_best, vertex
 from flaxformer.store.declaration import Declaration, Labels
 from flaxformer.study.halving import Goal, goal_of

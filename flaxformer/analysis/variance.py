@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from scipy import special
 
 from flaxformer.analysis.arms import ArmSummary
-from flaxformer.statistics.judgement import LEVEL
+from flaxformer.statistics.estimates import LEVEL
 from flaxformer.store.declaration import Declaration, Labels
 from flaxformer.system.digests import JsonObject
 

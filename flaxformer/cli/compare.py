@@ -16,7 +16,7 @@ from flaxformer.report.reading import join
 from flaxformer.report.table import Table
 from flaxformer.report.verdicts import marked_verdict
 from flaxformer.report.width import fit_width
-from flaxformer.statistics.judgement import Estimate
+from flaxformer.statistics.estimates import Estimate
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.system.wording import count_of

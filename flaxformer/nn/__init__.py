@@ -17,8 +17,6 @@ In the symbols of the papers, per head: Q is [T, d_k], K is [S, d_k], V is [S, d
 | d_ff, hidden | feed-forward width |
 | stacked, n_in, n_out | axes along which matrices are stacked; inputs and outputs of a weight as a matrix |
 | d_embedding, d_input, d_source | width of embeddings; of input vectors; of the encoder's output |
-| d_latent, d_query_latent | width of the latent vectors of keys and values; of queries |
-| d_rotary | width of the part of a key with positions |
 | d_norm, d_transform | width of a norm's input; of the transform before a head |
 | gates, d_hidden, d_state | gates of a recurrent cell; width of its output; width of its state |
 | V, vocabulary, outputs, D_out | token ids; outputs of a head; width of a module's output |

@@ -11,7 +11,7 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.report import phrasing
 from flaxformer.report.drawing import COLUMN, LineStyle, add_hover_text, draw_references, has_wide_range, set_log_scale
 from flaxformer.report.scores_figure import panel_axis, series, series_styles
-from flaxformer.statistics.judgement import Estimate
+from flaxformer.statistics.estimates import Estimate
 from flaxformer.study.divergence import on_validation
 from flaxformer.system.wording import with_prefix
 

@@ -14,7 +14,7 @@ from matplotlib.transforms import Transform
 from flaxformer.report import numbers
 from flaxformer.report.colours import COLOURS, GREY
 from flaxformer.report.thinning import dots
-from flaxformer.statistics.judgement import Estimate
+from flaxformer.statistics.estimates import Estimate
 from flaxformer.store.declaration import Declaration
 
 COLUMN, PAGE = 3.3, 6.9

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from flaxformer.report import numbers, phrasing
 from flaxformer.report.table import EVERYWHERE, Item, TableColumn
-from flaxformer.statistics.judgement import Estimate
+from flaxformer.statistics.estimates import Estimate
 
 
 def estimate_columns(

@@ -8,7 +8,7 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.report.numbers import number
 from flaxformer.report.phrasing import half_width
 from flaxformer.report.run_numbers import numbers_by_arm
-from flaxformer.statistics.judgement import Estimate, estimate
+from flaxformer.statistics.estimates import Estimate, estimate
 from flaxformer.study.claim import arm_name
 
 HEAD = re.compile(r"(?P<quantity>(?!initial_)[^/]+)/(?P<layer>(?:encoder/)?blocks/\d+/\w+)/\w+/(?P<head>\d+)")

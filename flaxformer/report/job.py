@@ -39,7 +39,7 @@ def is_job(folder: Path) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class JobResults:
-    """What the log and the config of a training job say.
+    """Results of a training job: its config and the lines of its log.
 
     run: the run, as plain data.
     lines: lines of the log, in order.

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from flaxformer.report import phrasing
 from flaxformer.report.curves_figure import add_legend
 from flaxformer.report.drawing import COLUMN, add_hover_text, draw_interval, style_of
-from flaxformer.statistics.judgement import Estimate
+from flaxformer.statistics.estimates import Estimate
 
 MOST_ARMS = 8
 """Largest number of arms that are drawn."""

@@ -9,8 +9,8 @@ from flaxformer.analysis.judging import key_of
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import number
 from flaxformer.report.table import NOT_IN_PAPER, Table
+from flaxformer.statistics.estimates import estimate
 from flaxformer.statistics.finite import WithoutValue, describe_left_out, finite, finite_values
-from flaxformer.statistics.judgement import estimate
 from flaxformer.system.wording import join_words
 
 TITLE = "Measured after training"

@@ -10,7 +10,7 @@ from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.sweep import Sweep, SweepLine, SweepPoint
 from flaxformer.report import numbers
 from flaxformer.report.numbers import p_value
-from flaxformer.statistics.judgement import Estimate
+from flaxformer.statistics.estimates import Estimate
 from flaxformer.store.declaration import QUANTITY, Declaration, Labels
 from flaxformer.study.halving import Goal
 from flaxformer.system.wording import count_of, join_words

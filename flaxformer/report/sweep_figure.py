@@ -21,7 +21,7 @@ from flaxformer.report.drawing import (
     style_of,
 )
 from flaxformer.report.thinning import thin_out
-from flaxformer.statistics.judgement import Estimate
+from flaxformer.statistics.estimates import Estimate
 from flaxformer.system.wording import join_words
 
 MOST_NAMED = 16

@@ -28,7 +28,7 @@ from flaxformer.report.table import (
     number,
     words,
 )
-from flaxformer.statistics.judgement import Estimate, estimate
+from flaxformer.statistics.estimates import Estimate, estimate
 from flaxformer.store.log_entries import DeclarationEntry, Entry, Interim
 from flaxformer.system.wording import count_of, join_words
 

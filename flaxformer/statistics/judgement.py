@@ -29,6 +29,7 @@ from scipy import special  # scipy.stats takes half a second to import
 
 from flaxformer.statistics import paired_tests
 from flaxformer.statistics.corrections import holm
+from flaxformer.statistics.estimates import LEVEL, Estimate, estimate
 from flaxformer.statistics.paired_tests import Kind
 
 Verdict = Literal["supported", "refuted", "inconclusive"]
@@ -47,7 +48,6 @@ Qualification = Literal[
     "unequal cost",
 ]
 """Reason to read a verdict, or its absence, with care; `flaxformer.report.qualifications` has the sentences."""
-LEVEL = 0.05
 FEWEST_SEEDS = 4
 """Number of effective seeds below which there is no verdict."""
 MOST_TOGETHER = 2**21
@@ -55,29 +55,6 @@ MOST_TOGETHER = 2**21
 ENOUGH_SEEDS = 6
 """Number of effective seeds below which a verdict is qualified: of two equal arms, all differences have the same sign
 with a probability of 2^(1 − n), which is above 5 % for up to 5 seeds."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds with its interval; low and high are NaN for a single seed."""
-
-    mean: float
-    low: float
-    high: float
-    sd: float
-    n: int
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        return self.sd / math.sqrt(self.n)
-
-    def within(self, bounds: tuple[float, float]) -> "Estimate":
-        """Return the estimate with its interval cut to the bounds of the true mean, which keeps its coverage."""
-        low, high = bounds
-        if not low <= self.mean <= high:
-            return self
-        return dataclasses.replace(self, low=max(self.low, low), high=min(self.high, high))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,17 +91,6 @@ class Judgement:
     def can_decide(self) -> bool:
         """True if there are enough effective seeds, and the sign-flip test agrees."""
         return self.is_exact or (self.effective >= FEWEST_SEEDS and self.is_confirmed)
-
-
-def estimate(values: Sequence[float], level: float = LEVEL, exact: bool = False) -> Estimate:
-    """Return the mean and its two-sided (1 − level) t-interval mean ± t·sd/√n; of an exact value, the value itself."""
-    x = np.asarray(values, float)
-    n, mean = len(x), float(x.mean()) if len(x) else math.nan
-    if exact and n == 1:
-        return Estimate(mean, mean, mean, 0.0, 1)
-    sd = float(x.std(ddof=1)) if n > 1 else math.nan
-    half = float(special.stdtrit(n - 1, 1 - level / 2)) * sd / math.sqrt(n) if n > 1 else math.nan
-    return Estimate(mean, mean - half, mean + half, sd, n)
 
 
 def judge_difference(differences: Sequence[float], by: float = 0.0, exact: bool = False) -> Judgement:
@@ -297,11 +263,3 @@ def with_verdicts(judgements: Sequence[Judgement]) -> list[Judgement]:
             detectable = judgement.detectable
         decided.append(dataclasses.replace(judgement, p_holm=p, verdict=verdict, detectable=detectable))
     return decided
-
-
-def proportion(successes: int, trials: int) -> tuple[float, float]:
-    """Return the Clopper-Pearson 95 % interval of a rate, such as the rate of divergence."""
-    failures = trials - successes
-    low = special.betaincinv(successes, failures + 1, LEVEL / 2) if successes else 0.0
-    high = special.betaincinv(successes + 1, failures, 1 - LEVEL / 2) if failures else 1.0
-    return float(low), float(high)

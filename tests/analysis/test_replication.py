@@ -14,7 +14,7 @@ from flaxformer.analysis.replication import (
     prediction_interval,
     used_seeds,
 )
-from flaxformer.statistics.judgement import estimate
+from flaxformer.statistics.estimates import estimate
 from flaxformer.system.errors import UserError
 
 

@@ -7,7 +7,7 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.compare import compare
 from flaxformer.cli import main
 from flaxformer.core.paths import replace_at
-from flaxformer.statistics.judgement import estimate
+from flaxformer.statistics.estimates import estimate
 from flaxformer.study import Axis, Claim
 from flaxformer.system.errors import UserError
 

@@ -64,7 +64,7 @@ def test_no_mistake_imports_jax(folder):
 )
 def test_a_file_that_may_define_the_name_is_executed(folder, text):
     (folder / "both.py").write_text(text)
-    check_inputs("run", type("Command", (), {"file": folder / "both.py"})())
+    assert check_inputs("run", type("Command", (), {"file": folder / "both.py"})()) is None
 
 
 def test_near_names_are_of_the_candidates(folder):

@@ -15,7 +15,8 @@ from flaxformer.analysis import trials
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import table
 from flaxformer.report.write import write
-from flaxformer.statistics.judgement import estimate, judge_difference, judge_differences, with_verdicts
+from flaxformer.statistics.estimates import estimate
+from flaxformer.statistics.judgement import judge_difference, judge_differences, with_verdicts
 from flaxformer.store import records
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store

@@ -14,15 +14,8 @@ from study.tiny import EQUAL, INTERACTION, LOWER, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.statistics.corrections import benjamini_hochberg, holm
-from flaxformer.statistics.judgement import (
-    Estimate,
-    detectable_effect,
-    estimate,
-    judge_difference,
-    judge_equivalence,
-    proportion,
-    with_verdicts,
-)
+from flaxformer.statistics.estimates import Estimate, estimate, proportion
+from flaxformer.statistics.judgement import detectable_effect, judge_difference, judge_equivalence, with_verdicts
 from flaxformer.study import Claim
 
 
