@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 from mechanisms import applied, weights_of
-from recurrences import D, T, compare, convolved, into, layer_normal, rms, sigmoid, silu, softplus
+from recurrences import D, T, assert_equals, convolved, into, layer_normal, rms, sigmoid, silu, softplus
 
 from flaxformer.catalog import MLSTM, LinearAttention, Mamba, Mamba2, Retention, TaylorAttention
 
@@ -31,7 +31,7 @@ def test_retention_equals_its_recurrence():
             outputs.append(y)
         return np.stack(outputs)
 
-    compare(Retention(heads=N), reference)
+    assert_equals(Retention(heads=N), reference)
 
 
 def normalised(features):
@@ -51,7 +51,7 @@ def normalised(features):
 
 
 def test_linear_attention_equals_its_recurrence():
-    compare(LinearAttention(heads=N), normalised(lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))))
+    assert_equals(LinearAttention(heads=N), normalised(lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))))
 
 
 def test_based_equals_the_taylor_series_of_the_exponential():
@@ -59,7 +59,7 @@ def test_based_equals_the_taylor_series_of_the_exponential():
         pairs = np.stack([np.outer(z, z).ravel() for z in x]) / np.sqrt(2 * 3)
         return np.concatenate([np.ones((len(x), 1)), x / 3**0.25, pairs], axis=1)
 
-    compare(TaylorAttention(heads=N, d_key=3), normalised(features))
+    assert_equals(TaylorAttention(heads=N, d_key=3), normalised(features))
     a, b = np.random.default_rng(0).standard_normal((2, 1, 3))
     z = (a @ b.T).item() / np.sqrt(3)
     np.testing.assert_allclose(features(a) @ features(b).T, 1 + z + z**2 / 2)
@@ -87,7 +87,7 @@ def test_mamba2_equals_its_recurrence():
         y = rms(y.reshape(T, -1), 1e-5).reshape(y.shape) * weights.gain
         return np.tensordot(y, weights.out, 2)
 
-    compare(Mamba2(heads=N, d_state=5), reference)
+    assert_equals(Mamba2(heads=N, d_state=5), reference)
 
 
 def test_mamba_equals_its_recurrence():
@@ -103,7 +103,7 @@ def test_mamba_equals_its_recurrence():
                 y[t, d] = (u[t] @ weights.read) @ state[d] + weights.skip[d] * u[t, d]
         return y * silu(x @ weights.gate) @ weights.out
 
-    compare(Mamba(d_state=4), reference)
+    assert_equals(Mamba(d_state=4), reference)
 
 
 def mlstm(weights, x):
@@ -126,7 +126,7 @@ def mlstm(weights, x):
 
 
 def test_mlstm_equals_its_recurrence_without_stabilisation():
-    compare(MLSTM(heads=N), mlstm)
+    assert_equals(MLSTM(heads=N), mlstm)
 
 
 def test_mlstm_does_not_overflow_with_large_input_gates():

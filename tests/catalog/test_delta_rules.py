@@ -1,7 +1,7 @@
 """Mixers that replace what a memory holds: DeltaNet, Kimi delta attention and RWKV-7 equal their equations."""
 
 import numpy as np
-from recurrences import D, T, compare, convolved, into, layer_normal, rms, sigmoid, silu, softplus, unit
+from recurrences import D, T, assert_equals, convolved, into, layer_normal, rms, sigmoid, silu, softplus, unit
 
 from flaxformer.catalog import RWKV7, DeltaNet, KimiDeltaAttention
 
@@ -30,7 +30,7 @@ def test_deltanet_equals_its_recurrence():
                 outputs[t] += y @ weights.out[head]
         return outputs
 
-    compare(DeltaNet(heads=N), reference)
+    assert_equals(DeltaNet(heads=N), reference)
 
 
 def test_kimi_delta_attention_equals_its_recurrence():
@@ -49,7 +49,7 @@ def test_kimi_delta_attention_equals_its_recurrence():
                 outputs[t] += y @ weights.out[head]
         return outputs
 
-    compare(KimiDeltaAttention(heads=N), reference)
+    assert_equals(KimiDeltaAttention(heads=N), reference)
 
 
 def rwkv7(first_value):
@@ -83,9 +83,9 @@ def rwkv7(first_value):
 def test_rwkv7_equals_its_recurrence_and_mixes_the_values_of_the_first_layer():
     component = RWKV7(heads=N, decay_rank=2, rate_rank=2, mix_rank=2, gate_rank=3)
     first_value = np.random.default_rng(4).standard_normal((T, N, H))
-    compare(component, rwkv7(first_value), carried={"first_value": first_value})
+    assert_equals(component, rwkv7(first_value), carried={"first_value": first_value})
 
 
 def test_rwkv7_in_the_first_layer_keeps_its_values():
     component = RWKV7(heads=N, decay_rank=2, rate_rank=2, mix_rank=2, gate_rank=3)
-    compare(component, rwkv7(None), layer=0, carried={"first_value": np.ones((T, N, H))})
+    assert_equals(component, rwkv7(None), layer=0, carried={"first_value": np.ones((T, N, H))})
