@@ -6,8 +6,8 @@
 Family: token mixers
 Source: Kimi Team 2025, "Kimi Linear: An Expressive, Efficient Attention Architecture", arXiv:2510.26692, and the
 authors' code, flash-linear-attention.
-Claim: in three of four layers, beside latent attention in the fourth, better than latent attention in all layers, at 48B
-weights, 3B of which are active.
+Claim: in three of four layers, beside latent attention in the fourth, better than latent attention in all layers, at
+48B weights, 3B of which are active.
 Cost: the weights of attention, two maps of rank d_key for decay and gate, and the short convolutions; a state of
 heads · d_key · d_value numbers; products over pairs of tokens within a chunk for each entry of the key.
 Verified: the recurrence, token by token, in NumPy in float64, and its finite differences.
