@@ -79,10 +79,12 @@ class RWKV7(TokenMixer):
             (*batch, heads, d_key, d_key), jnp.promote_types(dtype, jnp.float32)
         )
 
-    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
         return self.step(weights, x, self.init_state(weights, x.shape[:-2], 0, x.dtype), context)[0]
 
-    def step(self, weights: Weights, x: Float[Array, "*batch T D"], state: Any, context: Context) -> tuple[Array, Any]:
+    def step(
+        self, weights: Weights, x: Float[Array, "*batch T D"], state: Any, context: Context
+    ) -> tuple[tuple[Array, Aux], Any]:
         x = x if context.valid is None else jnp.where(context.valid[..., None], x, 0)
         token, memory = state
         (before, _), token = previous_tokens(x, token, context.valid)
