@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from flaxformer import (
     Context,
@@ -25,6 +25,7 @@ from flaxformer import (
     param,
     static,
 )
+from flaxformer.nn.linear_recurrence import short_convolution
 
 
 class ShortConvolution(TokenMixer):
@@ -52,20 +53,8 @@ class ShortConvolution(TokenMixer):
     def step(
         self, weights: Weights, x: Float[Array, "*batch T D"], state: Array, context: Context
     ) -> tuple[Array, Array]:
-        valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
-        x = jnp.where(valid[..., None], x, 0)
-        order = jnp.argsort(~valid, axis=-1, stable=True)  # padding last
-        tokens = jnp.concatenate([state.astype(x.dtype), take(x, order)], axis=-2)
-        before, count = jnp.cumsum(valid, axis=-1) - 1, valid.sum(-1)  # number of tokens before each one, and in total
-        window = jnp.stack([take(tokens, before + i) for i in range(self.width)], axis=-2)
-        y = jnp.einsum("...wd,wd->...d", window, weights.kernel).astype(x.dtype)
-        last = jnp.stack([count + i for i in range(self.width - 1)], axis=-1)
-        return y, take(tokens, last).astype(state.dtype)
-
-
-def take(x: Float[Array, "*batch T D"], indices: Int[Array, "*batch P"]) -> Float[Array, "*batch P D"]:
-    """Return the tokens at these indices of each sequence."""
-    return jnp.take_along_axis(x, indices[..., None], axis=-2)
+        y, state = short_convolution(x, weights.kernel, state, context.valid)
+        return y.astype(x.dtype), state
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {"short convolution": {"model.attention": ShortConvolution}}

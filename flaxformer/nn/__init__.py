@@ -24,10 +24,11 @@ In the symbols of the papers, per head: Q is [T, d_k], K is [S, d_k], V is [S, d
 | max_length, pattern | rows of a position table; positions of frozen attention |
 | buckets, token_types | buckets of distances; types of token |
 | capacity, steps, beams | tokens that a decoding state can hold; new tokens or training steps; hypotheses |
-| height, width, channels | size of an image |
+| height, width, channels | size of an image; width also of a kernel over tokens |
 | train_tokens, validation_tokens | tokens of the training and of the validation text |
 | questions, choices | questions of an evaluation; possible answers of each |
 | documents_and_end | first token of each document, and the end of the last |
+| chunk | tokens that are computed together |
 | size, count, parts, n | length of a list, given by an argument of that name |
 | shape | any axes |
 """
