@@ -10,6 +10,7 @@ Cost: n D (n² + 2n) weights per branch and as many multiplications per token; n
 Verified: a loop over tokens, streams and iterations in float64; rows and columns of the mixing matrix sum to 1.
 """
 
+import math
 from collections.abc import Mapping
 
 import jax
@@ -43,7 +44,7 @@ class ManifoldHyperConnections(Residual):
     streams: int = static(4, at_least=2)
     iterations: int = static(20, at_least=1)
 
-    mean_logit = property(lambda self: -float(jnp.log(self.streams - 1)))
+    mean_logit = property(lambda self: -math.log(self.streams - 1))
 
     def begin(self, x: Float[Array, "*batch T D"], layers: int) -> Float[Array, "*batch T n D"]:
         return jnp.repeat(x[..., None, :], self.streams, axis=-2)

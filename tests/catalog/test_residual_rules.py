@@ -114,7 +114,7 @@ def test_manifold_hyper_connections_equal_their_equation():
 
 def test_manifold_hyper_connections_keep_the_sum_of_the_streams():
     rule = ManifoldHyperConnections(streams=N, iterations=200)
-    weights, stream = manifold_weights(rule)[0], jnp.asarray(drawn(stream=(T, N, D))["stream"])
+    weights, stream = jax.tree.map(jnp.asarray, (manifold_weights(rule)[0], drawn(stream=(T, N, D))["stream"]))
     mixed = rule.join(weights, stream, jnp.zeros((T, D)), context_of(X, layer=0, layers=LAYERS))
     np.testing.assert_allclose(mixed.sum(1), stream.sum(1), rtol=1e-3, atol=1e-4)
 
