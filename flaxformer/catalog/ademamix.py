@@ -24,8 +24,8 @@ from flaxformer import Optimizer, leaf
 class AdEMAMix(Optimizer):
     """(m̂₁ + α m₂) / (√v̂ + ε).
 
-    rise: number of steps in which α rises linearly from 0, and the half-life of m₂ linearly from that of m₁; 0 for none.
-        The paper has the number of steps of the training.
+    rise: number of steps in which α rises linearly from 0, and the half-life of m₂ from that of m₁; 0 for none. The
+        paper has the number of steps of the training.
     """
 
     beta1: float = leaf(0.9, above=0, below=1)

@@ -1,6 +1,6 @@
 """Bigram hash embedding: a vector of the pair of a token and its predecessor, from a table with hashed rows.
 
-    y = FFN(x) + λ E[(a · token ⊕ b · predecessor) mod rows], with odd numbers a and b; the first token has predecessor −1
+    y = FFN(x) + λ E[(a · token ⊕ b · predecessor) mod rows], with odd a and b; the predecessor of the first token is −1
 
 Family: embeddings and heads
 Source: Jordan et al. 2024, "Modded-NanoGPT", github.com/KellerJordan/modded-nanogpt, `train_gpt.py` of 2026 (there, one

@@ -1,6 +1,6 @@
 """Expert choice: each expert selects the tokens that it computes, so that all experts have the same load.
 
-    y_t = Σ_e G_te relu(x_t U_e) D_e, with G = softmax over experts of x R at the `capacity` · T / experts tokens with the
+    y_t = Σ_e G_te relu(x_t U_e) D_e, with G = softmax over experts of x R at the `capacity` · T / experts tokens of the
     largest G of expert e, and 0 at the others
 
 Family: feed-forward

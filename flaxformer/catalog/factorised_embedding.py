@@ -5,7 +5,7 @@
 Family: embeddings and heads
 Source: Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations",
 arXiv:1909.11942, section 3.1.
-Claim: with a rank of 128, results close to those of a full table at a fraction of its weights.
+Claim: a rank of 128, which all its models have, is enough where layers share weights.
 Cost: V · rank + rank · D weights in place of V · D.
 Verified: a product with one-hot vectors in float64; the number of weights.
 """

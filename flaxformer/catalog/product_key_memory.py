@@ -1,11 +1,12 @@
 """Product-key memory: a table of values, of which each token reads the few whose keys are pairs close to its query.
 
-    y = Σ_h Σ_(i, j) softmax(q₁ · c_i + q₂ · c'_j) v_ij over the `active` largest pairs, with the halves q₁, q₂ of query h
+    y = Σ_h Σ_(i, j) softmax(q₁ · c_i + q₂ · c'_j) v_ij over the `active` largest pairs, with halves q₁, q₂ of query h
 
 Family: feed-forward
 Source: Lample et al. 2019, "Large Memory Layers with Product Keys", arXiv:1907.05242, section 3 (without its batch norm
 of queries).
-Claim: a model of 12 layers with a memory has lower perplexity than one of 24 layers, and is twice as fast.
+Claim: a model of 12 layers with a memory has lower perplexity than one of 24 layers, and is twice as fast in
+inference.
 Cost: n² values of width D; per token and query, 2 n products with keys and `active`² sums.
 Verified: a loop over all n² keys in float64.
 """
@@ -21,7 +22,7 @@ from flaxformer.nn.linear import linear
 
 
 class ProductKeyMemory(FeedForward):
-    """`queries` queries per token of width 2 · half, and keys² values; the paper has 4 queries, 512² values, 32 active."""
+    """`queries` queries of width 2 · half per token, and keys² values; in the paper, 4 queries, 512² values, 32 active."""
 
     class Weights(Parameters):
         """Map to queries with their bias, the two sets of keys c and c' of each query, and the values."""

@@ -6,8 +6,8 @@ Family: feed-forward
 Source: Dai et al. 2024, "DeepSeekMoE: Towards Ultimate Expert Specialization in Mixture-of-Experts Language Models",
 arXiv:2401.06066, section 3.2; balance loss of section 3.3, over experts.
 Claim: with 16B weights, the results of LLaMA2 7B at about 40% of its computation.
-Cost: `experts` + `shared` networks of weights, of which a token uses `active` + `shared`; all experts compute all tokens
-here.
+Cost: `experts` + `shared` networks of weights, of which a token uses `active` + `shared`; all experts compute all
+tokens here.
 Verified: a loop over tokens and experts in float64.
 """
 

@@ -5,7 +5,7 @@
 Family: feed-forward
 Source: Fedus et al. 2022, "Switch Transformers: Scaling to Trillion Parameter Models with Simple and Efficient
 Sparsity", arXiv:2101.03961, section 2; balance loss of equation 4.
-Claim: pre-training up to 7 times as fast as T5's at the same FLOPs per token.
+Claim: pre-training up to 7 times as fast as that of T5 models with the same computational resources.
 Cost: `experts` networks of weights, of which a token uses one; all experts compute all tokens here.
 Verified: a loop over tokens in float64, with tokens that are dropped.
 """

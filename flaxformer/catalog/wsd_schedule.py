@@ -4,8 +4,8 @@
     ½ (1 + cos πe)
 
 Family: schedules
-Source: Hu et al. 2024, "MiniCPM", arXiv:2404.06395, section 4; the forms 1 − √e and 1 − e from Hägele et al. 2024, "Scaling
-Laws and Compute-Optimal Training Beyond Fixed Training Durations", arXiv:2405.18392.
+Source: Hu et al. 2024, "MiniCPM", arXiv:2404.06395, section 4; the forms 1 − √e and 1 − e from Hägele et al. 2024,
+"Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", arXiv:2405.18392.
 Claim: the loss of a cosine schedule, without fixing the length of training before.
 Cost: none.
 Verified: values at given fractions of the training.

@@ -43,7 +43,9 @@ def test_activations_equal_their_formulas(name):
         np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x)), [FORMULAS[name](v) for v in x], rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind, middle", [("sqrt", 1 - math.sqrt(0.25)), ("linear", 0.75), ("cosine", 0.8535533905932737)])
+@pytest.mark.parametrize(
+    ("kind", "middle"), [("sqrt", 1 - math.sqrt(0.25)), ("linear", 0.75), ("cosine", 0.8535533905932737)]
+)
 def test_cool_downs_begin_late_and_have_their_shape(kind, middle):
     schedule = WarmupStableDecay(share=0.4, cool_down=kind)
     values = [float(schedule.fraction(jnp.float32(progress), jnp.float32(1))) for progress in (0, 0.6, 0.7, 1)]

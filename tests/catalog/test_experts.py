@@ -74,7 +74,9 @@ def test_switch_routing_equals_its_equation():
             chosen = largest(p, 1)
             fits = chosen & (taken < limit)
             taken = taken + chosen
-            rows.append(sum(jnp.where(fits[e], p[e], 0) * expert(weights.up[e], weights.down[e], x[t]) for e in range(E)))
+            rows.append(
+                sum(jnp.where(fits[e], p[e], 0) * expert(weights.up[e], weights.down[e], x[t]) for e in range(E))
+            )
         return jnp.stack(rows)
 
     weights, aux = check(component, reference)
@@ -125,7 +127,9 @@ def test_product_key_memory_equals_a_loop_over_all_keys():
             y = 0
             for h in range(2):
                 q = jnp.einsum("d,dsk->sk", x[t], weights.query[:, h]) + weights.query_bias[h]
-                scores = [q[0] @ weights.key[h, 0, :, i] + q[1] @ weights.key[h, 1, :, j] for i in range(5) for j in range(5)]
+                scores = [
+                    q[0] @ weights.key[h, 0, :, i] + q[1] @ weights.key[h, 1, :, j] for i in range(5) for j in range(5)
+                ]
                 scores = jnp.stack(scores)
                 shares = jnp.where(largest(scores, 3), jnp.exp(scores), 0)
                 y = y + shares / shares.sum() @ weights.values

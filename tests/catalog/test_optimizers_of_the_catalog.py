@@ -34,7 +34,12 @@ def test_ademamix_equals_its_equation(rise):
 
 def model():
     config = ModelConfig(
-        layers=2, d_model=6, attention=Attention(heads=2), feed_forward=Dense(d_ff=4), positions=NoPositions(), vocabulary=5
+        layers=2,
+        d_model=6,
+        attention=Attention(heads=2),
+        feed_forward=Dense(d_ff=4),
+        positions=NoPositions(),
+        vocabulary=5,
     )
     return init(jax.random.key(0), config)
 
@@ -52,7 +57,9 @@ def test_cautious_weight_decay_equals_its_equation():
     direction, _ = plain.update(gradient, plain.init(params), params)
     decayed, _ = both.update(gradient, both.init(params), params)
     u, w = (np.array(tree.blocks[1].feed_forward.up) for tree in (direction, params))
-    expected = [[a + 0.1 * b if a * b >= 0 else a for a, b in zip(*rows, strict=True)] for rows in zip(u, w, strict=True)]
+    expected = [
+        [a + 0.1 * b if a * b >= 0 else a for a, b in zip(*rows, strict=True)] for rows in zip(u, w, strict=True)
+    ]
     np.testing.assert_allclose(decayed.blocks[1].feed_forward.up, expected, rtol=1e-6)
     np.testing.assert_array_equal(decayed.blocks[1].feed_forward.up_bias, direction.blocks[1].feed_forward.up_bias)
 

@@ -13,6 +13,7 @@ from flaxformer.catalog import (
     InputInjection,
     ManifoldHyperConnections,
     StochasticDepth,
+    UNetSkips,
 )
 
 T, D, LAYERS, N = 3, 5, 2, 3
@@ -77,9 +78,7 @@ def test_dynamic_hyper_connections_equal_their_equation():
             update = jnp.tanh(sum(a * h for a, h in zip(alpha, streams, strict=True)) @ maps[i])
             mix = [w.mix[m] + w.read_scale * jnp.tanh(normal[m] @ w.mix_map) for m in range(N)]
             beta = [w.write[n] + w.write_scale * jnp.tanh(normal[n] @ w.write_map) for n in range(N)]
-            streams = [
-                streams[n] + sum(mix[m][n] * streams[m] for m in range(N)) + beta[n] * update for n in range(N)
-            ]
+            streams = [streams[n] + sum(mix[m][n] * streams[m] for m in range(N)) + beta[n] * update for n in range(N)]
         return sum(streams)
 
     shapes = {"read": N, "mix": (N, N), "write": N, "read_map": D, "mix_map": (D, N), "write_map": D}
@@ -119,6 +118,24 @@ def test_manifold_hyper_connections_keep_the_sum_of_the_streams():
     np.testing.assert_allclose(mixed.sum(1), stream.sum(1), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("layers", [1, 4, 5])
+def test_unet_skips_equal_their_equation(layers):
+    rule, maps = UNetSkips(), drawn(maps=(2 * layers, D, D))["maps"]
+    weights = [rule.Weights(**drawn(skip=())) for _ in range(2 * layers)]
+
+    def reference(weights, maps, x):
+        saved = []
+        for layer in range(layers):
+            if layer >= layers - layers // 2:
+                x = x + weights[2 * layer].skip * saved.pop()
+            for matrix in maps[2 * layer : 2 * layer + 2]:
+                x = x + jnp.tanh(x @ matrix)
+            saved += [x] if layer < layers // 2 else []
+        return x
+
+    assert_equal(lambda weights, maps, x: through(rule, weights, maps, x, layers), reference, weights, maps, X)
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_input_injection_equals_its_equation(every):
     rule = InputInjection(every=every)
@@ -144,7 +161,7 @@ def test_stochastic_depth_scales_branches_in_evaluation():
     check(rule, [rule.Weights()] * B, token)
 
 
-@pytest.mark.parametrize("layer, probability", [(0, 0.7), (1, 0.4)])
+@pytest.mark.parametrize(("layer", "probability"), [(0, 0.7), (1, 0.4)])
 def test_stochastic_depth_keeps_a_share_of_the_branches(layer, probability):
     rule, update = StochasticDepth(survival=0.4), jnp.ones((T, D))
 
@@ -158,7 +175,9 @@ def test_stochastic_depth_keeps_a_share_of_the_branches(layer, probability):
     assert abs(results[:, 0, 0].mean() - probability) < 4 * np.sqrt(probability * (1 - probability) / 4000)
 
 
-@pytest.mark.parametrize("rule", [DenseFormer(), DynamicHyperConnections(streams=1)], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize(
+    "rule", [DenseFormer(), DynamicHyperConnections(streams=1)], ids=lambda rule: type(rule).__name__
+)
 def test_initially_the_rule_is_the_plain_residual_connection(rule):
     zeros = {"average": np.zeros(B + 1)}
     if isinstance(rule, DynamicHyperConnections):
