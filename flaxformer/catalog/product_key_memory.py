@@ -22,7 +22,7 @@ from flaxformer.nn.linear import linear
 
 
 class ProductKeyMemory(FeedForward):
-    """`queries` queries of width 2 · half per token, and keys² values; in the paper, 4 queries, 512² values, 32 active."""
+    """`queries` queries of width 2 · half per token, and keys² values; in the paper, 4, 512² and 32 active."""
 
     class Weights(Parameters):
         """Map to queries with their bias, the two sets of keys c and c' of each query, and the values."""
