@@ -209,6 +209,8 @@ class Context(Node):
     """Index of each example in the batch, in a micro-batch or on one of several devices; None for a whole batch."""
     layer: Int[Array, ""] | int | None = None
     """Index of the layer, from 0."""
+    branch: int = flax.struct.field(pytree_node=False, default=0)
+    """Index of the branch in its block, from 0."""
     is_cross: bool = flax.struct.field(pytree_node=False, default=False)
     """True in cross-attention."""
     training: bool = flax.struct.field(pytree_node=False, default=False)

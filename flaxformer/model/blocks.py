@@ -137,8 +137,8 @@ def block(
     """
     block_input, aux, intermediates = x, Aux(), {}
     context, call = with_attention_positions(context, config, params.positions), call.with_positions(params, config)
-    for name, component in config.branches():
-        branch = _ResidualBranch(name, component, params, config, context)
+    for place, (name, component) in enumerate(config.branches()):
+        branch = _ResidualBranch(name, component, params, config, context.replace(branch=place))
         with jax.named_scope(name):
             branch_input = branch.edit("input", branch.norm("pre", branch.read(block_input if config.parallel else x)))
             update, recorded, branch_aux, state = branch.compute(branch_input, call)

@@ -55,6 +55,10 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": _rounded_once(jax.nn.silu),
     "tanh": _rounded_once(jnp.tanh),
     "sigmoid": _rounded_once(jax.nn.sigmoid),
+    "elu": _rounded_once(jax.nn.elu),
+    "selu": _rounded_once(jax.nn.selu),
+    "softplus": _rounded_once(jax.nn.softplus),
+    "squared_leaky_relu": lambda x: jnp.square(jax.nn.leaky_relu(x, 0.5)),
 }
 """All are computed in float32 or wider, and rounded once to the dtype of x."""
 _ELEMENTWISE = frozenset(ACTIVATIONS.values())

@@ -26,6 +26,10 @@ DEFINITIONS = {
     "silu": lambda x: x * logistic(x),
     "tanh": math.tanh,
     "sigmoid": logistic,
+    "elu": lambda x: x if x > 0 else math.expm1(x),
+    "selu": lambda x: 1.0507009873554805 * (x if x > 0 else 1.6732632423543772 * math.expm1(x)),
+    "softplus": lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))),
+    "squared_leaky_relu": lambda x: (x if x > 0 else 0.5 * x) ** 2,
 }
 
 

@@ -1,0 +1,70 @@
+"""Shared expert: some experts compute every token, beside small experts of which a router selects a few.
+
+    y = Σ_i E_i(x) + Σ_e g_e E_e(x), with shared experts i; g_e = s_e for the largest s = softmax(x R), 0 for the others
+
+Family: feed-forward
+Source: Dai et al. 2024, "DeepSeekMoE: Towards Ultimate Expert Specialization in Mixture-of-Experts Language Models",
+arXiv:2401.06066, section 3.2; balance loss of section 3.3, over experts.
+Claim: with 16B weights, the results of LLaMA2 7B at about 40% of its computation.
+Cost: `experts` + `shared` networks of weights, of which a token uses `active` + `shared`; all experts compute all
+tokens here.
+Verified: a loop over tokens and experts in float64.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flaxformer import Aux, Context, FeedForward, Parameters, leaf, param, static
+from flaxformer.nn.linear import linear
+
+
+class SharedExperts(FeedForward):
+    """`shared` experts for all tokens, and the `active` most probable of `experts` others; each is relu(x U) D.
+
+    The gates are the router's probabilities, not scaled to a sum of 1.
+    """
+
+    class Weights(Parameters):
+        """Router, and the matrices U and D of each expert and of the shared ones."""
+
+        router: Float[Array, "d_model experts"] = param(fan_in="d_model", role="output")
+        up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model", batch_axis="experts", init="branch")
+        down: Float[Array, "experts d_ff d_model"] = param(fan_in="d_ff", batch_axis="experts", init="branch")
+        shared_up: Float[Array, "shared d_model d_ff"] = param(fan_in="d_model", batch_axis="shared", init="branch")
+        shared_down: Float[Array, "shared d_ff d_model"] = param(fan_in="d_ff", batch_axis="shared", init="branch")
+
+    exempt_from: ClassVar = {"devices": "each device balances the load of its own tokens"}
+    experts: int = static(7, at_least=1)
+    active: int = static(1, at_least=1)
+    shared: int = static(1, at_least=1)
+    d_ff: int = static(64, at_least=1)
+    balance: float = leaf(0.01, at_least=0)
+
+    def problems(self) -> Iterator[str]:
+        if self.active > self.experts:
+            yield f"active is {self.active}; expected at most the number of experts, {self.experts}"
+
+    def active_sizes(self) -> dict[str, int]:
+        return {"experts": self.active}
+
+    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
+        valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
+        x = jnp.where(valid[..., None], x, 0)
+        probability = jax.nn.softmax(linear(x, weights.router, wide=True))
+        chosen = jax.nn.one_hot(jax.lax.top_k(probability, self.active)[1], self.experts).sum(-2)
+        hidden = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.up))
+        gates = (chosen * probability).astype(x.dtype)
+        y = jnp.einsum("...ef,efd->...d", gates[..., None] * hidden, weights.down)
+        everywhere = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.shared_up))
+        y = y + jnp.einsum("...ef,efd->...d", everywhere, weights.shared_down)
+        share = valid / jnp.maximum(valid.sum(), 1)  # weight of each token in a mean without padding
+        load = jnp.einsum("...,...e->e", share, chosen) / self.active
+        balance = self.balance * self.experts * (load * jnp.einsum("...,...e->e", share, probability)).sum()
+        return y, Aux(losses={"balance": balance}, statistics={"load": load})
+
+
+VARIANTS: Mapping[str, Mapping[str, object]] = {"1 shared, 1 of 7": {"model.feed_forward": SharedExperts}}
