@@ -25,7 +25,7 @@ from flaxformer.nn.linear_recurrence import linear_recurrence
 class LinearAttention(TokenMixer):
     """y_t = φ(q_t) S_t / (φ(q_t) z_tᵀ) W_O, with S_t = S_{t−1} + φ(k_t)ᵀ v_t and z_t = z_{t−1} + φ(k_t).
 
-    φ(x) = elu(x) + 1, and 1e-6 is added to the divisor, as in the authors' code. The state holds z as a further column of S.
+    φ(x) = elu(x) + 1, and the divisor has 1e-6 added. The state holds z as a further column of S.
     """
 
     class Weights(Parameters):
