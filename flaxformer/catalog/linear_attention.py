@@ -25,7 +25,7 @@ from flaxformer.nn.linear_recurrence import linear_recurrence
 class LinearAttention(TokenMixer):
     """y_t = φ(q_t) S_t / (φ(q_t) z_tᵀ) W_O, with S_t = S_{t−1} + φ(k_t)ᵀ v_t and z_t = z_{t−1} + φ(k_t).
 
-    φ(x) = elu(x) + 1. The state holds z as a further column of S.
+    φ(x) = elu(x) + 1, and the divisor has 1e-6 added. The state holds z as a further column of S.
     """
 
     class Weights(Parameters):
@@ -60,7 +60,7 @@ class LinearAttention(TokenMixer):
         value = jnp.concatenate([value, jnp.ones_like(value[..., :1])], axis=-1)
         y, state = linear_recurrence(query, key, value, None, state, valid=context.valid)
         total = y[..., -1:] if context.valid is None else jnp.where(context.valid[..., None, None], y[..., -1:], 1)
-        return linear((y[..., :-1] / total).astype(x.dtype), weights.out, contract=2), state
+        return linear((y[..., :-1] / (total + 1e-6)).astype(x.dtype), weights.out, contract=2), state
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {"linear attention": {"model.attention": LinearAttention}}
