@@ -59,8 +59,9 @@ class ManifoldHyperConnections(Residual):
         v = self.vector(x)
         post = weights.post_scale * linear(v, weights.post_map, contract=2) + weights.post_bias
         mix = weights.mix_scale * linear(v, weights.mix_map, contract=2) + weights.mix_bias
-        for _ in range(self.iterations):
-            mix = jax.nn.log_softmax(jax.nn.log_softmax(mix, axis=-1), axis=-2)
+        mix = jax.lax.fori_loop(
+            0, self.iterations, lambda _, m: jax.nn.log_softmax(jax.nn.log_softmax(m, axis=-1), axis=-2), mix
+        )
         mixed = jnp.einsum("...mn,...nd->...md", jnp.exp(mix), x)
         return (mixed + 2 * jax.nn.sigmoid(post)[..., None] * update[..., None, :]).astype(x.dtype)
 
