@@ -4,7 +4,7 @@
 
 Family: token mixers
 Source: Arora et al. 2024, "Simple linear attention language models balance the recall-throughput tradeoff",
-arXiv:2402.18668, and the authors' code, zoology.
+arXiv:2402.18668.
 Claim: with sliding windows in other layers, at up to 1.3B weights, the perplexity of Mamba, and 6.22 points more
 accuracy in tasks of recall.
 Cost: a state of heads · (1 + d_key + d_key²) · (d_value + 1) numbers, with d_key = 16.

@@ -4,7 +4,7 @@
 
 Family: token mixers
 Source: Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Sequence Length",
-arXiv:2406.06484, and the authors' code, flash-linear-attention.
+arXiv:2406.06484.
 Claim: lower perplexity and better zero-shot results than Mamba and GLA at 1.3B weights.
 Cost: the weights of attention, d_model · heads for β, and the short convolutions; a state of d_model² / heads numbers.
 Verified: the recurrence, token by token, in NumPy in float64, and its finite differences.

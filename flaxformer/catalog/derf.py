@@ -3,7 +3,7 @@
     Derf(x) = γ ⊙ erf(α x + s) + β
 
 Family: norms
-Source: Chen et al. 2025, "Stronger Normalization-Free Transformers", arXiv:2512.10938, equation 10.
+Source: Chen et al. 2025, "Stronger Normalization-Free Transformers", arXiv:2512.10938. α begins at 0.5 here, as in DyT.
 Claim: better results than LayerNorm, RMSNorm and DyT in vision, speech and DNA models.
 Cost: two weights more than LayerNorm; no reduction over the token.
 Verified: the equation in float64.

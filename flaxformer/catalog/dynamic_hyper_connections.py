@@ -7,7 +7,7 @@ Family: residuals and depth
 Source: Zhu et al. 2024, "Hyper-Connections", arXiv:2409.19606 (the dynamic form).
 Claim: lower loss than the plain residual connection in dense and expert models of 1B and 7B weights.
 Cost: n² + 2n + (n + 2) D + 2 weights per branch; n residual streams in memory.
-Verified: a loop over tokens and streams in float64; with maps of 0, the plain rule.
+Verified: a loop over tokens and streams in float64; with one stream and maps of 0, the plain rule.
 """
 
 from collections.abc import Mapping

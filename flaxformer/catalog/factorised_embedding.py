@@ -7,7 +7,7 @@ Source: Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning of La
 arXiv:1909.11942, section 3.1.
 Claim: a rank of 128, which all its models have, is enough where layers share weights.
 Cost: V · rank + rank · D weights in place of V · D.
-Verified: a product with one-hot vectors in float64; the number of weights.
+Verified: a product with one-hot vectors in float64.
 """
 
 from collections.abc import Mapping

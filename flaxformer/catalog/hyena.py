@@ -3,8 +3,8 @@
     z = v, then z = x_n ⊙ (h_n ∗ z) for n = 1, …, order; h(t) = e^(−α t) network(t)
 
 Family: token mixers
-Source: Poli et al. 2023, "Hyena Hierarchy: Towards Larger Convolutional Language Models", arXiv:2302.10866, and the
-authors' code, safari.
+Source: Poli et al. 2023, "Hyena Hierarchy: Towards Larger Convolutional Language Models", arXiv:2302.10866. The
+settings of the kernels are ours.
 Claim: the quality of a Transformer (WikiText-103, The Pile) with 20% less compute for training at length 2K.
 Cost: (order + 2) d_model² weights and the networks; convolutions by FFT; decoding reads the whole prefix at every step.
 Verified: a loop over tokens in NumPy in float64, and its finite differences.

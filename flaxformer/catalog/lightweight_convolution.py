@@ -3,8 +3,7 @@
     y_t = Σ_{i < width} softmax(w)_i ⊙ x_{t−i}, with w learned per head (lightweight), or w = x_t W per token (dynamic)
 
 Family: token mixers
-Source: Wu et al. 2019, "Pay Less Attention with Lightweight and Dynamic Convolutions", arXiv:1901.10430, and the
-authors' code, fairseq.
+Source: Wu et al. 2019, "Pay Less Attention with Lightweight and Dynamic Convolutions", arXiv:1901.10430.
 Claim: dynamic convolutions reach 29.7 BLEU on WMT'14 English-German, better than self-attention.
 Cost: 3 d_model² weights, and width · heads for kernels (times d_model if dynamic); a state of width − 1 tokens.
 Verified: the sum over earlier tokens in NumPy in float64, and its finite differences.

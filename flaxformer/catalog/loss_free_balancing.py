@@ -4,8 +4,7 @@
     after a step, b_e ← b_e + rate · sign(mean load − load_e)
 
 Family: feed-forward
-Source: Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts", arXiv:2408.15664,
-section 3.
+Source: Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts", arXiv:2408.15664.
 Claim: better perplexity and better balance than with an auxiliary loss, in models of up to 3B weights.
 Cost: `experts` networks of weights, of which a token uses `active`; all experts compute all tokens here.
 Verified: a loop over tokens and experts in float64; the change of the bias in a training step.

@@ -3,8 +3,7 @@
     h_t = e^(Δ_t A) ⊙ h_{t−1} + Δ_t B_t x_t, y_t = C_t · h_t + D x_t, Δ_t = softplus(x_t W_1 W_2 + b)
 
 Family: token mixers
-Source: Gu & Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", arXiv:2312.00752, and the
-authors' code, mamba.
+Source: Gu & Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", arXiv:2312.00752.
 Claim: at 3B weights, better than Transformers of the same size and equal to those of twice the size.
 Cost: about 6 d_model² weights, in place of attention and feed-forward; a state of 2 d_model · d_state numbers.
 Verified: the recurrence, token by token, in NumPy in float64, and its finite differences.

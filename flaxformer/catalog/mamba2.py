@@ -4,7 +4,7 @@
 
 Family: token mixers
 Source: Dao & Gu 2024, "Transformers are SSMs: Generalized Models and Efficient Algorithms Through Structured State
-Space Duality", arXiv:2405.21060, and the authors' code, mamba.
+Space Duality", arXiv:2405.21060.
 Claim: competitive with Transformers in language modelling; its core is 2 to 8 times as fast as Mamba's.
 Cost: about 6 d_model² weights; a state of 2 d_model · d_state numbers and three tokens.
 Verified: the recurrence, token by token, in NumPy in float64, and its finite differences.

@@ -4,7 +4,7 @@
     H_post = 2 σ(a v φ + b) and H_res = Sinkhorn(exp(a v φ + b)), each with its φ, a and b
 
 Family: residuals and depth
-Source: Xie et al. 2025, "mHC: Manifold-Constrained Hyper-Connections", arXiv:2512.24880.
+Source: Xie et al. 2025, "mHC: Manifold-Constrained Hyper-Connections", arXiv:2512.24880. The initial biases are ours.
 Claim: stable training at scale, where unconstrained hyper-connections are not, with better results.
 Cost: n D (n² + 2n) weights per branch and as many multiplications per token; n residual streams in memory.
 Verified: a loop over tokens, streams and iterations in float64; rows and columns of the mixing matrix sum to 1.

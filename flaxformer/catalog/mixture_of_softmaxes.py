@@ -3,11 +3,10 @@
     P = Σ_k π_k softmax(h_k G), with π = softmax(x W_π) and h_k = tanh(x W_k + b_k)
 
 Family: embeddings and heads
-Source: Yang et al. 2018, "Breaking the Softmax Bottleneck: A High-Rank RNN Language Model", arXiv:1711.03953,
-section 2.4.
+Source: Yang et al. 2018, "Breaking the Softmax Bottleneck: A High-Rank RNN Language Model", arXiv:1711.03953.
 Claim: lower perplexity of recurrent language models on Penn Treebank and WikiText-2, then the state of the art.
 Cost: K square matrices, and K times the products with the output matrix.
-Verified: a loop over softmaxes in float64; with one softmax, its logits up to a constant.
+Verified: a loop over softmaxes in float64.
 """
 
 from collections.abc import Mapping

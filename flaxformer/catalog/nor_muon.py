@@ -3,7 +3,7 @@
     v ← β v + (1 − β) mean over inputs of O², Ô = O / (√v + ε), and u = 0.2 √(n m) Ô / |Ô|, with Muon's update O [n, m]
 
 Family: optimizers
-Source: Li et al. 2025, "NorMuon: Making Muon more efficient and scalable", arXiv:2510.05491, algorithm 1.
+Source: Li et al. 2025, "NorMuon: Making Muon more efficient and scalable", arXiv:2510.05491.
 Claim: at 1.1B weights, 21.74% better training efficiency than Adam, and 11.31% better than Muon.
 Cost: one number per neuron beside Muon's momentum.
 Verified: a loop over steps and neurons in NumPy, from Muon's update.

@@ -3,7 +3,7 @@
     x + b_l f(x) with b_l ~ Bernoulli(p_l) and p_l = 1 − l/L · (1 − p_L); in evaluation, x + p_l f(x)
 
 Family: residuals and depth
-Source: Huang et al. 2016, "Deep Networks with Stochastic Depth", arXiv:1603.09382, equations 2, 4 and 5.
+Source: Huang et al. 2016, "Deep Networks with Stochastic Depth", arXiv:1603.09382, with the linear rule of p.
 Claim: lower test error and shorter training than a residual network of constant depth, in image classification.
 Cost: no weights; here, a branch that is left out is computed nevertheless.
 Verified: a loop over layers in NumPy; the shares of branches that are kept in training.
