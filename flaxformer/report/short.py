@@ -10,8 +10,9 @@ from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import phrasing, tables, verdicts
 from flaxformer.report.width import fit_width, shorten_cells
 from flaxformer.study.divergence import RULE
+from flaxformer.system.wording import count_of
 
-MOST_CLAIMS, MOST_LIMITS, MOST_ARMS = 6, 2, 8
+MOST_CLAIMS, MOST_LIMITS, MOST_ARMS = 5, 2, 8
 """Largest numbers of claims, of limits and of arms that are shown; the rest is counted."""
 
 
@@ -29,7 +30,7 @@ def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...]
     if answer := verdicts.answer(analysis.claims).strip():
         console.print(Text(answer))
     for claim in claims[:MOST_CLAIMS]:
-        console.print(claim_line(claim))
+        console.print(claim_line(claim, is_alone=len(claims) < 3))
     if len(claims) > MOST_CLAIMS:
         console.print(Text(f"  and {len(claims) - MOST_CLAIMS} more claims"))
     if not claims:
@@ -41,10 +42,13 @@ def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...]
         console.print(line)
 
 
-def claim_line(claim: JudgedClaim) -> Text:
-    """A claim's verdict, text, effect, and what qualifies it."""
-    remarks = "; ".join([phrasing.finding(claim), *verdicts.qualifications(claim)])
-    return Text.assemble(verdicts.marked_verdict(claim), ": ", claim.text, (f" ({remarks})", "dim"))
+def claim_line(claim: JudgedClaim, is_alone: bool) -> Text:
+    """A claim's verdict, text and effect; alone, or beside one other, with the whole finding and what qualifies it."""
+    remarks = [phrasing.finding(claim), *verdicts.qualifications(claim)]
+    if not is_alone and claim.judgement.effect.n:
+        more = len(remarks) - 1
+        remarks = [phrasing.effect(claim), *([count_of(more, "qualification")] if more else [])]
+    return Text.assemble(verdicts.marked_verdict(claim), ": ", claim.text, (f" ({'; '.join(remarks)})", "dim"))
 
 
 def _changes(overrides: tuple[str, ...]) -> Iterator[Text]:
