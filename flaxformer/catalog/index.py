@@ -11,6 +11,7 @@ The docstring of a file begins with "Name: one line.", and has the equation and 
 
 import ast
 import dataclasses
+import difflib
 import functools
 import importlib
 import re
@@ -37,6 +38,8 @@ FAMILIES = (
 """Families, in the order in which they are listed."""
 ENTRIES = ("Family", "Source", "Claim", "Cost", "Verified")
 CLASS = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
+ALIKE = 0.85
+"""Similarity of a misspelt name and the name of a class."""
 CAPITALISED = re.compile(r"\b[A-Z]\w*")
 
 
@@ -118,11 +121,12 @@ def module_of(name: str) -> str | None:
 def import_named(texts: Iterable[str]) -> None:
     """Import the files of those classes of the catalog that texts name, such as "model.attention=SinkAttention".
 
-    The classes are then valid in overrides and in files of configs, as those of the package are.
+    The classes are then valid in overrides and in files of configs, as those of the package are. Classes with a name
+    very much like one in the texts are imported too, so that the message on a misspelt name has them.
     """
-    for name in {name for text in texts for name in CAPITALISED.findall(text)}:
-        if module := module_of(name):
-            importlib.import_module(f"flaxformer.catalog.{module}")
+    names = {name for text in texts for name in CAPITALISED.findall(text)}
+    for near in {near for name in names for near in difflib.get_close_matches(name, _classes(), cutoff=ALIKE)}:
+        importlib.import_module(f"flaxformer.catalog.{module_of(near)}")
 
 
 def variants(name: str) -> dict[str, dict[str, object]]:

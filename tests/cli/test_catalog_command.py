@@ -55,6 +55,12 @@ def test_a_class_keeps_the_fields_that_both_have():
     assert axis.baseline_label(RUN) == "softmax"
 
 
+def test_a_misspelt_class_of_the_catalog_has_its_name_in_the_message():
+    import_named(["model.attention=TalkingHead(heads=2)"])
+    with pytest.raises(UserError, match="did you mean 'TalkingHeads'"):
+        override(RUN, ["model.attention=TalkingHead(heads=2)"])
+
+
 def test_a_class_of_another_family_is_refused():
     with pytest.raises(UserError, match=r"ModelConfig.attention is Dense\(.*; expected"):
         replace_at(RUN, {"model.attention": Dense})
