@@ -47,8 +47,8 @@ def test_the_component_is_in_every_layer_and_its_number_changes_the_output():
 def test_the_table_of_choices_is_the_same_in_the_documentation(page):
     rows = [line for line in README.splitlines() if line.startswith("|") and "`" in line and "flaxformer/" not in line]
     table = [line for line in rows if "examples/" not in line]
-    assert len(table) >= 18
-    assert "\n".join(table) in (ROOT / page).read_text()
+    assert len(table) >= 12
+    assert [line for line in table if line not in (ROOT / page).read_text()] == []
 
 
 def test_ci_runs_the_two_setup_commands_word_for_word():

@@ -23,7 +23,6 @@ from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs import Job, check, train
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.progress import RunTotals, follow
-from flaxformer.report.job import is_job, read_job
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
 from flaxformer.study.load import load
@@ -51,9 +50,6 @@ def main(arguments: Train, console: Console) -> int:
         console.print(f"{count_of(parameters(run.model), 'parameter')}; the run {too_much}", highlight=False)
         return 0
     distributed.run_on_coordinator(lambda: check(run, job))
-    if not arguments.plan and not arguments.restart and is_job(output) and (ended := read_job(output)).is_finished:
-        show_job(output, console)
-        return FAILED if ended.has_diverged else 0
     price = Price.of(run, devices)
     price.show(console, run)
     if arguments.plan:

@@ -279,7 +279,8 @@ def record(events: Iterator[Event], run: Run, job: Job, step: int) -> Iterator[E
             for tracker in attached:
                 opened.callback(tracker.close)
             log = Log(job.output, step, attached)
-            log.write({"kind": "launch", "step": step, **work_of(run, job.devices)})
+            if step < run.training.steps:
+                log.write({"kind": "launch", "step": step, **work_of(run, job.devices)})
         for event in events:
             if log is not None:
                 log.record(event)

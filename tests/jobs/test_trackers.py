@@ -204,7 +204,7 @@ def test_a_tracker_that_fails_is_reported_once_and_training_goes_on(tmp_path, mo
     monkeypatch.setitem(trackers.BACKENDS, "tensorboard", lambda *_: made.append(Failing(when)) or made[0])
     monkeypatch.setattr(trackers, "check", lambda names: None)
     launched(tmp_path, "tensorboard")
-    assert len(read(tmp_path / "log.jsonl")) == 6 + 2
+    assert len(read(tmp_path / "log.jsonl")) == 1 + 6 + 2
     assert [record.getMessage() for record in caplog.records] == [
         "tensorboard has failed and is not used any more (OSError: no network); "
         "training continues, and the output folder has all numbers"

@@ -288,7 +288,7 @@ def test_train_and_generate(command, tmp_path):
 def test_generating_from_no_run_gets_one_clear_message(command):
     code, _, err = command("generate", "runs/nothing")
     assert code == 2
-    assert err.startswith("error: runs/nothing holds no run")
+    assert err.startswith("error: no folder 'runs/nothing'; expected a folder of results")
 
 
 @pytest.mark.slow

@@ -548,7 +548,7 @@ def test_status_reads_the_folder_alone(tmp_path, monkeypatch, capsys):
 
 def test_the_command_retries_and_stops_when_asked_to(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "show_report", lambda store, _: len(status(store)["trials"]["failed"]))
+    monkeypatch.setattr(commands, "show_report", lambda store, *_: len(status(store)["trials"]["failed"]))
     (tmp_path / "tiny.py").write_text(FILE)
     command = ["run", "tiny.py", "--devices", "1", "--output", "runs"]
     with monkeypatch.context() as patch:

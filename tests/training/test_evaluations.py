@@ -13,11 +13,11 @@ from flaxformer.components.heads import LossSum
 from flaxformer.core.struct import leaf
 from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import Job, train
-from flaxformer.jobs.log import read
 from flaxformer.runner import partial_runs
 from flaxformer.runner.events import Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.program import MemoryFittedProgram
+from flaxformer.store.job_log import read
 from flaxformer.store.rows import RESERVED_PREFIXES
 from flaxformer.study import Axis
 from flaxformer.study.evaluation_data import evaluation_data
