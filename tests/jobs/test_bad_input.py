@@ -86,7 +86,7 @@ def write(name, data):
 TOKENS = "from flaxformer.tasks import TokenFiles\nfrom flaxformer.training import Run\n"
 MISTAKES = {
     "no file": (None, ["none.py"], "no file 'none.py'; expected a Python file that defines `run`"),
-    "an empty file": (write("tiny.py", b""), ["tiny.py"], "'tiny.py' defines `study` and no `run`; expected `run = Run(...)`"),
+    "an empty file": (write("tiny.py", b""), ["tiny.py"], "'tiny.py' defines no `run`; expected `run = Run(...)`"),
     "a study's file": (write("tiny.py", b"study = 1"), ["tiny.py"], "'tiny.py' defines `study` and no `run`"),
     "another encoding": (write("tiny.py", b"# \xe9\n"), ["tiny.py"], "tiny.py"),
     "an error in the file": (write("tiny.py", b"\nrun = 1 / 0"), ["tiny.py"], "tiny.py, line 2: ZeroDivisionError"),
