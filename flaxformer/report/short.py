@@ -7,17 +7,17 @@ from rich.text import Text
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.report import phrasing, tables, verdicts
+from flaxformer.report import events, phrasing, tables, verdicts
 from flaxformer.report.width import fit_width, shorten_cells
 from flaxformer.study.divergence import RULE
 from flaxformer.system.wording import count_of
 
-MOST_CLAIMS, MOST_LIMITS, MOST_ARMS = 5, 2, 8
-"""Largest numbers of claims, of limits and of arms that are shown; the rest is counted."""
+MOST_CLAIMS, MOST_LIMITS, MOST_EVENTS, MOST_ARMS = 5, 2, 2, 8
+"""Largest numbers of claims, limits, events and arms that are shown; the rest is counted."""
 
 
 def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...] = ()) -> None:
-    """Print the question, the answer with a line per claim, overrides, and the first limits.
+    """Print the question, the answer with a line per claim, overrides, the last events, and the first limits.
 
     Args:
       console: the terminal.
@@ -38,7 +38,7 @@ def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...]
         arms = tables.arms(analysis).in_form("terminal")
         if arms.rows and len(arms.rows) <= MOST_ARMS:
             console.print(fit_width(shorten_cells(arms), console.width))
-    for line in (*_changes(overrides), *_limits(analysis)):
+    for line in (*_changes(overrides), *_events(analysis), *_limits(analysis)):
         console.print(line)
 
 
@@ -54,6 +54,11 @@ def claim_line(claim: JudgedClaim, is_alone: bool) -> Text:
 def _changes(overrides: tuple[str, ...]) -> Iterator[Text]:
     if overrides:
         yield Text.assemble(("Overridden: ", "yellow"), " ".join(overrides))
+
+
+def _events(analysis: Analysis) -> list[Text]:
+    """The last events of the study's log, such as attempts to replicate it."""
+    return [Text.assemble(("Event: ", "dim"), text) for text in [*events.sentences(analysis.log)][-MOST_EVENTS:]]
 
 
 def _limits(analysis: Analysis) -> Iterator[Text]:

@@ -103,7 +103,7 @@ def test_a_study_is_replicated_from_its_own_copy_with_its_overrides(command, tmp
 def shown(command, root):
     """What the first folder's report says of attempts: results.md, the page, and the terminal; each unwrapped."""
     page = re.sub(r"<[^>]+>", " ", (root / "report.html").read_text())
-    texts = [(root / "results.md").read_text(), page, command("report", str(root))[1]]
+    texts = [(root / "results.md").read_text(), page, command("report", str(root), "--full")[1]]
     return [" ".join(html.unescape(text).split()) for text in texts]
 
 

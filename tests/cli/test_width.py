@@ -76,8 +76,8 @@ def test_plan_shows_the_answer_first_within_80_columns(lines):
 def test_run_report_status_and_compare_fit_80_columns(lines, tmp_path, study):
     for name, offset in (("a", 0.0), ("b", 0.125)):
         fill(tmp_path / name, study(), lambda trial, own=offset: 1.5 + own + trial.seed / 7)
-    report, status, compared = lines("report", "a"), lines("status", "a"), lines("compare", "a", "b")
-    assert refused([*report, *status, *compared]) == []
+    report, status, compared = lines("report", "a", "--full"), lines("status", "a"), lines("compare", "a", "b")
+    assert refused([*report, *status, *compared, *lines("report", "a")]) == []
     assert any("1.64" in line or "1.57" in line for line in report)
     assert any("missing" in line for line in status)
     assert any("+0.125" in line for line in compared)

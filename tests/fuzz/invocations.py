@@ -58,6 +58,7 @@ POSITIONAL = {
     "train": ["job.py"],
     "generate": ["job"],
     "completion": ["bash"],
+    "catalog": [],
 }
 """Valid positional arguments of each command."""
 REFUSED: dict[str, list[tuple[str, list[str]]]] = {
