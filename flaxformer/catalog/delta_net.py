@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from flaxformer import Context, Parameters, TokenMixer, param, static
 from flaxformer.nn import rms_norm
 from flaxformer.nn.linear import linear
-from flaxformer.nn.linear_recurrence import linear_recurrence, short_convolution
+from flaxformer.nn.linear_recurrence import linear_recurrence, normalize_length, short_convolution
 
 
 class DeltaNet(TokenMixer):
@@ -61,19 +61,24 @@ class DeltaNet(TokenMixer):
     def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         return self.step(weights, x, self.init_state(weights, x.shape[:-2], 0, x.dtype), context)[0]
 
-    def step(self, weights: Weights, x: Float[Array, "*batch T D"], state: Any, context: Context) -> tuple[Array, Any]:
-        x = x if context.valid is None else jnp.where(context.valid[..., None], x, 0)
+    def heads_of(self, weights: Weights, x: Array, state: Any, context: Context) -> tuple[Array, Array, Array, Any]:
+        """Return the queries, keys and values of tokens, and the state of the convolutions after them."""
         maps, after = {}, {}
         for name in ("query", "key", "value"):
             heads, kernel = linear(x, getattr(weights, name), wide=True), getattr(weights, f"{name}_kernel")
             heads, after[name] = short_convolution(heads, kernel, state[name], context.valid)
             maps[name] = jax.nn.silu(heads)
         query, key = (normalize_length(maps[name]) for name in ("query", "key"))
+        return query, key, maps["value"], after
+
+    def step(self, weights: Weights, x: Float[Array, "*batch T D"], state: Any, context: Context) -> tuple[Array, Any]:
+        x = x if context.valid is None else jnp.where(context.valid[..., None], x, 0)
+        query, key, value, after = self.heads_of(weights, x, state, context)
         strength = jax.nn.sigmoid(linear(x, weights.strength, wide=True))[..., None]
         y, after["memory"] = linear_recurrence(
             query,
             strength * key,
-            maps["value"],
+            value,
             None,
             state["memory"],
             update=(-key, strength * key),
@@ -81,11 +86,6 @@ class DeltaNet(TokenMixer):
         )
         y = rms_norm(y / key.shape[-1] ** 0.5, epsilon=1e-5) * weights.gain
         return linear(y.astype(x.dtype), weights.out, contract=2), after
-
-
-def normalize_length(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
-    """Scale vectors to length 1; 0 stays 0."""
-    return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-6)
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {"DeltaNet": {"model.attention": DeltaNet}}

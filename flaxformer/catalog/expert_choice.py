@@ -11,27 +11,21 @@ Verified: a loop over experts and tokens in float64.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer import Context, FeedForward, Parameters, param, static
+from flaxformer import Context, static
+from flaxformer.catalog import ExpertNetworks
 from flaxformer.nn.linear import linear
 
 REASON = "an expert chooses among all tokens of the sequence"
 
 
-class ExpertChoice(FeedForward):
+class ExpertChoice(ExpertNetworks):
     """Each expert computes the capacity · T / experts tokens of a sequence (at least one) that it scores highest."""
-
-    class Weights(Parameters):
-        """Router, and the matrices U and D of each expert."""
-
-        router: Float[Array, "d_model experts"] = param(fan_in="d_model", role="output")
-        up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model", batch_axis="experts", init="branch")
-        down: Float[Array, "experts d_ff d_model"] = param(fan_in="d_ff", batch_axis="experts", init="branch")
 
     reads_others: ClassVar[bool] = True
     exempt_from: ClassVar = {
@@ -40,14 +34,12 @@ class ExpertChoice(FeedForward):
         "padding": "the number of tokens of an expert follows the length with padding",
         "precision": "a choice of tokens is not continuous",
     }
-    experts: int = static(8, at_least=1)
-    d_ff: int = static(64, at_least=1)
     capacity: int = static(2, at_least=1)
 
     def active_sizes(self) -> dict[str, int]:
         return {"experts": min(self.capacity, self.experts)}
 
-    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         x = jnp.where(valid[..., None], x, 0)
         length = x.shape[-2]
@@ -55,9 +47,7 @@ class ExpertChoice(FeedForward):
         count = min(length, max(1, self.capacity * length // self.experts))
         chosen = jax.lax.top_k(jnp.swapaxes(probability, -1, -2), count)[1]  # [*batch, experts, count]
         selected = jnp.swapaxes(jax.nn.one_hot(chosen, length).sum(-2), -1, -2)
-        gates = (selected * probability).astype(x.dtype)
-        hidden = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.up))
-        return jnp.einsum("...ef,efd->...d", gates[..., None] * hidden, weights.down)
+        return self.mix(weights, x, selected * probability)
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {"capacity 2": {"model.feed_forward": ExpertChoice}}

@@ -28,6 +28,7 @@ from flaxformer import (
 )
 from flaxformer.nn import rms_norm
 from flaxformer.nn.linear import linear
+from flaxformer.nn.linear_recurrence import normalize_length
 
 
 class GatedDeltaRule(TokenMixer):
@@ -91,11 +92,6 @@ class GatedDeltaRule(TokenMixer):
         state = jnp.exp(last) * state + jnp.matrix_transpose(jnp.exp(last - total) * key) @ written
         y = rms_norm(jnp.moveaxis(y, -3, -2)) * jax.nn.silu(linear(x, weights.gate, wide=True))
         return linear(y.astype(x.dtype), weights.out, contract=2), state
-
-
-def normalize_length(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
-    """Scale vectors to length 1; 0 stays 0."""
-    return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-6)
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {

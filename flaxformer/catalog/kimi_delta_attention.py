@@ -14,19 +14,20 @@ Verified: the recurrence, token by token, in NumPy in float64, and its finite di
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer import Context, Parameters, TokenMixer, param, static
+from flaxformer import Context, param
+from flaxformer.catalog import DeltaNet
 from flaxformer.nn import rms_norm
 from flaxformer.nn.linear import linear
-from flaxformer.nn.linear_recurrence import linear_recurrence, short_convolution
+from flaxformer.nn.linear_recurrence import linear_recurrence
 
 
-class KimiDeltaAttention(TokenMixer):
+class KimiDeltaAttention(DeltaNet):
     """y_t = (norm(q_t S_t) ⊙ gain ⊙ σ(x_t G_1 G_2 + c)) W_O, with the state S_t of each head.
 
     S_t = S' + β_t k_tᵀ (v_t − k_t S') with S' = diag(α_t) S_{t−1}. q, k and v are silu(short convolution of x W); q and
@@ -34,16 +35,9 @@ class KimiDeltaAttention(TokenMixer):
     authors draw them at random.
     """
 
-    class Weights(Parameters):
-        """Matrices into the heads, kernels of their convolutions, the decay, the gate, the norm's gain, and W_O."""
+    class Weights(DeltaNet.Weights):
+        """Weights of `DeltaNet`, those of the decay, and those of the gate."""
 
-        query: Float[Array, "d_model heads d_key"] = param(fan_in="d_model")
-        key: Float[Array, "d_model heads d_key"] = param(fan_in="d_model")
-        value: Float[Array, "d_model heads d_value"] = param(fan_in="d_model", init="branch")
-        query_kernel: Float[Array, "width heads d_key"] = param(std=0.29)
-        key_kernel: Float[Array, "width heads d_key"] = param(std=0.29)
-        value_kernel: Float[Array, "width heads d_value"] = param(std=0.29)
-        strength: Float[Array, "d_model heads"] = param(fan_in="d_model")
         decay_down: Float[Array, "d_model rank"] = param(fan_in="d_model")
         decay_up: Float[Array, "rank heads d_key"] = param(fan_in="rank")
         decay_bias: Float[Array, "heads d_key"] = param(init="zeros", decay=False)
@@ -51,51 +45,24 @@ class KimiDeltaAttention(TokenMixer):
         gate_down: Float[Array, "d_model rank"] = param(fan_in="d_model")
         gate_up: Float[Array, "rank heads d_value"] = param(fan_in="rank")
         gate_bias: Float[Array, "heads d_value"] = param(init="zeros", decay=False)
-        gain: Float[Array, "d_value"] = param(init="ones", decay=False)
-        out: Float[Array, "heads d_value d_model"] = param(fan_in="heads d_value", init="branch")
-
-    reads_mask: ClassVar[bool] = False
-    heads: int = static(2, at_least=1)
-    width: int = static(4, at_least=2)
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
         return dict.fromkeys(("d_key", "d_value", "rank"), model["d_model"] // self.heads)
 
-    def init_state(self, weights: Weights, batch: tuple[int, ...], capacity: int, dtype: Any) -> dict[str, Array]:
-        d_key, d_value = weights.key.shape[-1], weights.value.shape[-1]
-        shapes = {"query": (self.width - 1, self.heads, d_key), "key": (self.width - 1, self.heads, d_key)}
-        shapes |= {"value": (self.width - 1, self.heads, d_value), "memory": (self.heads, d_key, d_value)}
-        return {
-            name: jnp.zeros((*batch, *shape), jnp.promote_types(dtype, jnp.float32)) for name, shape in shapes.items()
-        }
-
-    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
-        return self.step(weights, x, self.init_state(weights, x.shape[:-2], 0, x.dtype), context)[0]
-
     def step(self, weights: Weights, x: Float[Array, "*batch T D"], state: Any, context: Context) -> tuple[Array, Any]:
         x = x if context.valid is None else jnp.where(context.valid[..., None], x, 0)
-        maps, after = {}, {}
-        for name in ("query", "key", "value"):
-            heads, kernel = linear(x, getattr(weights, name), wide=True), getattr(weights, f"{name}_kernel")
-            heads, after[name] = short_convolution(heads, kernel, state[name], context.valid)
-            maps[name] = jax.nn.silu(heads)
-        query, key = (normalize_length(maps[name]) for name in ("query", "key"))
+        query, key, value, after = self.heads_of(weights, x, state, context)
         strength = jax.nn.sigmoid(linear(x, weights.strength, wide=True))[..., None]
         rate = jnp.linspace(1, 16, self.heads) * jnp.exp(weights.log_rate)
         decay = linear(linear(x, weights.decay_down), weights.decay_up, weights.decay_bias, wide=True)
         log_decay = -rate[:, None] * jax.nn.softplus(decay)
         y, after["memory"] = linear_recurrence(
-            query, strength * key, maps["value"], log_decay, state["memory"],
+            query, strength * key, value, log_decay, state["memory"],
             update=(-key * jnp.exp(log_decay), strength * key), valid=context.valid,
         )  # fmt: skip
         gate = linear(linear(x, weights.gate_down), weights.gate_up, weights.gate_bias, wide=True)
         y = rms_norm(y / key.shape[-1] ** 0.5, epsilon=1e-5) * weights.gain * jax.nn.sigmoid(gate)
         return linear(y.astype(x.dtype), weights.out, contract=2), after
-
-
-def normalize_length(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
-    """Scale vectors to length 1; 0 stays 0."""
-    return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-6)
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {"KDA": {"model.attention": KimiDeltaAttention}}

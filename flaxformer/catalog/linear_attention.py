@@ -37,6 +37,8 @@ class LinearAttention(TokenMixer):
         out: Float[Array, "heads d_value d_model"] = param(fan_in="heads d_value", init="branch")
 
     reads_mask: ClassVar[bool] = False
+    epsilon: ClassVar[float] = 1e-6
+    """Number added to the divisor."""
     heads: int = static(4, at_least=1)
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:
@@ -60,7 +62,7 @@ class LinearAttention(TokenMixer):
         value = jnp.concatenate([value, jnp.ones_like(value[..., :1])], axis=-1)
         y, state = linear_recurrence(query, key, value, None, state, valid=context.valid)
         total = y[..., -1:] if context.valid is None else jnp.where(context.valid[..., None, None], y[..., -1:], 1)
-        return linear((y[..., :-1] / (total + 1e-6)).astype(x.dtype), weights.out, contract=2), state
+        return linear((y[..., :-1] / (total + self.epsilon)).astype(x.dtype), weights.out, contract=2), state
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {"linear attention": {"model.attention": LinearAttention}}

@@ -10,49 +10,36 @@ Cost: `experts` networks of weights, of which a token uses `active`; all experts
 Verified: a loop over tokens and experts in float64; the change of the bias in a training step.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer import Aux, Context, FeedForward, Parameters, leaf, param, static
+from flaxformer import Aux, Context, leaf, param
+from flaxformer.catalog import RoutedExperts
 from flaxformer.nn.linear import linear
 
 
-class LossFreeBalancing(FeedForward):
+class LossFreeBalancing(RoutedExperts):
     """The `active` experts with the largest s + b of `experts`, with gates s; each is relu(x U) D."""
 
-    class Weights(Parameters):
-        """Router, bias b, and the matrices U and D of each expert."""
+    class Weights(RoutedExperts.Weights):
+        """Weights of the experts, and the bias b."""
 
-        router: Float[Array, "d_model experts"] = param(fan_in="d_model", role="output")
         bias: Float[Array, "experts"] = param(init="zeros", decay=False, trained=False)
-        up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model", batch_axis="experts", init="branch")
-        down: Float[Array, "experts d_ff d_model"] = param(fan_in="d_ff", batch_axis="experts", init="branch")
 
     mixes_batch: ClassVar[bool] = True
-    experts: int = static(8, at_least=1)
-    active: int = static(2, at_least=1)
-    d_ff: int = static(64, at_least=1)
     rate: float = leaf(0.001, at_least=0)
 
-    def problems(self) -> Iterator[str]:
-        if self.active > self.experts:
-            yield f"active is {self.active}; expected at most the number of experts, {self.experts}"
-
-    def active_sizes(self) -> dict[str, int]:
-        return {"experts": self.active}
-
-    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         x = jnp.where(valid[..., None], x, 0)
         score = jax.nn.sigmoid(linear(x, weights.router, wide=True))
         chosen = jax.nn.one_hot(jax.lax.top_k(score + weights.bias, self.active)[1], self.experts).sum(-2)
-        hidden = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.up))
-        gates = (chosen * score).astype(x.dtype)
-        y = jnp.einsum("...ef,efd->...d", gates[..., None] * hidden, weights.down)
+        gates = chosen * score
+        y = self.mix(weights, x, gates)
         load = jnp.einsum("...,...e->e", valid / jnp.maximum(valid.sum(), 1), chosen) / self.active
         if not context.training:
             return y, Aux(statistics={"load": load})

@@ -12,7 +12,7 @@ Verified: a loop over tokens and experts in NumPy.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,44 @@ from flaxformer import (
 from flaxformer.nn.linear import linear
 
 
-class MixtureOfExperts(FeedForward):
+class ExpertNetworks(FeedForward):
+    """Base of the mixtures: networks relu(x U_e) D_e, and a router."""
+
+    is_abstract: ClassVar[bool] = True
+
+    class Weights(Parameters):
+        """Router, and the matrices U and D of each expert."""
+
+        router: Float[Array, "d_model experts"] = param(fan_in="d_model", role="output")
+        up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model", batch_axis="experts", init="branch")
+        down: Float[Array, "experts d_ff d_model"] = param(fan_in="d_ff", batch_axis="experts", init="branch")
+
+    experts: int = static(8, at_least=1)
+    d_ff: int = static(64, at_least=1)
+
+    def mix(
+        self, weights: Any, x: Float[Array, "*batch T D"], gates: Float[Array, "*batch T experts"]
+    ) -> Float[Array, "*batch T D"]:
+        """Return Σ_e gates_e relu(x U_e) D_e."""
+        hidden = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.up))
+        return jnp.einsum("...ef,efd->...d", gates.astype(x.dtype)[..., None] * hidden, weights.down)
+
+
+class RoutedExperts(ExpertNetworks):
+    """Base of the mixtures that compute a token by the same number of experts each."""
+
+    is_abstract: ClassVar[bool] = True
+    active: int = static(2, at_least=1)
+
+    def problems(self) -> Iterator[str]:
+        if self.active > self.experts:
+            yield f"active is {self.active}; expected at most the number of experts, {self.experts}"
+
+    def active_sizes(self) -> dict[str, int]:
+        return {"experts": self.active}
+
+
+class MixtureOfExperts(RoutedExperts):
     """y = Σ_e g_e(x) relu(x U_e) D_e, with gates g for the `active` most probable experts, and 0 for the others.
 
     The gates are the router's probabilities, scaled to a sum of 1. The balance loss is balance · experts · Σ_e f_e P_e,
@@ -40,35 +77,17 @@ class MixtureOfExperts(FeedForward):
     and a gate of 0 discards a result, which is fast only for small experts.
     """
 
-    class Weights(Parameters):
-        """Router, and the matrices U and D of each expert."""
-
-        router: Float[Array, "d_model experts"] = param(fan_in="d_model", role="output")
-        up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model", batch_axis="experts", init="branch")
-        down: Float[Array, "experts d_ff d_model"] = param(fan_in="d_ff", batch_axis="experts", init="branch")
-
     exempt_from: ClassVar = {"devices": "each device balances the load of its own tokens"}
-    experts: int = static(8, at_least=1)
-    active: int = static(2, at_least=1)
-    d_ff: int = static(64, at_least=1)
     balance: float = leaf(0.01, at_least=0)
 
-    def problems(self) -> Iterator[str]:
-        if self.active > self.experts:
-            yield f"active is {self.active}; expected at most the number of experts, {self.experts}"
-
-    def active_sizes(self) -> dict[str, int]:
-        return {"experts": self.active}
-
-    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         x = jnp.where(valid[..., None], x, 0)
         probability = jax.nn.softmax(linear(x, weights.router, wide=True))
         gate, chosen = jax.lax.top_k(probability, self.active)
         one_hot = jax.nn.one_hot(chosen, self.experts)  # [*batch, T, active, experts]
-        gates = jnp.einsum("...a,...ae->...e", gate / gate.sum(-1, keepdims=True), one_hot).astype(x.dtype)
-        hidden = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.up))
-        y = jnp.einsum("...ef,efd->...d", gates[..., None] * hidden, weights.down)
+        gates = jnp.einsum("...a,...ae->...e", gate / gate.sum(-1, keepdims=True), one_hot)
+        y = self.mix(weights, x, gates)
         share = valid / jnp.maximum(valid.sum(), 1)  # weight of each token in a mean without padding
         load = jnp.einsum("...,...ae->e", share, one_hot) / self.active
         balance = self.balance * self.experts * (load * jnp.einsum("...,...e->e", share, probability)).sum()

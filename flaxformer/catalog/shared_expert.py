@@ -11,29 +11,27 @@ tokens here.
 Verified: a loop over tokens and experts in float64.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer import Aux, Context, FeedForward, Parameters, leaf, param, static
+from flaxformer import Aux, Context, leaf, param, static
+from flaxformer.catalog import RoutedExperts
 from flaxformer.nn.linear import linear
 
 
-class SharedExperts(FeedForward):
+class SharedExperts(RoutedExperts):
     """`shared` experts for all tokens, and the `active` most probable of `experts` others; each is relu(x U) D.
 
     The gates are the router's probabilities, not scaled to a sum of 1.
     """
 
-    class Weights(Parameters):
-        """Router, and the matrices U and D of each expert and of the shared ones."""
+    class Weights(RoutedExperts.Weights):
+        """Weights of the experts, and the matrices U and D of the shared ones."""
 
-        router: Float[Array, "d_model experts"] = param(fan_in="d_model", role="output")
-        up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model", batch_axis="experts", init="branch")
-        down: Float[Array, "experts d_ff d_model"] = param(fan_in="d_ff", batch_axis="experts", init="branch")
         shared_up: Float[Array, "shared d_model d_ff"] = param(fan_in="d_model", batch_axis="shared", init="branch")
         shared_down: Float[Array, "shared d_ff d_model"] = param(fan_in="d_ff", batch_axis="shared", init="branch")
 
@@ -41,24 +39,15 @@ class SharedExperts(FeedForward):
     experts: int = static(7, at_least=1)
     active: int = static(1, at_least=1)
     shared: int = static(1, at_least=1)
-    d_ff: int = static(64, at_least=1)
     balance: float = leaf(0.01, at_least=0)
 
-    def problems(self) -> Iterator[str]:
-        if self.active > self.experts:
-            yield f"active is {self.active}; expected at most the number of experts, {self.experts}"
-
-    def active_sizes(self) -> dict[str, int]:
-        return {"experts": self.active}
-
-    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         x = jnp.where(valid[..., None], x, 0)
         probability = jax.nn.softmax(linear(x, weights.router, wide=True))
         chosen = jax.nn.one_hot(jax.lax.top_k(probability, self.active)[1], self.experts).sum(-2)
-        hidden = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.up))
-        gates = (chosen * probability).astype(x.dtype)
-        y = jnp.einsum("...ef,efd->...d", gates[..., None] * hidden, weights.down)
+        gates = chosen * probability
+        y = self.mix(weights, x, gates)
         everywhere = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.shared_up))
         y = y + jnp.einsum("...ef,efd->...d", everywhere, weights.shared_down)
         share = valid / jnp.maximum(valid.sum(), 1)  # weight of each token in a mean without padding

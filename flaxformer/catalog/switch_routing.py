@@ -11,27 +11,21 @@ Verified: a loop over tokens in float64, with tokens that are dropped.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer import Aux, Context, FeedForward, Parameters, leaf, param, static
+from flaxformer import Aux, Context, leaf
+from flaxformer.catalog import ExpertNetworks
 from flaxformer.nn.linear import linear
 
 REASON = "the capacity of an expert follows the length of the sequence"
 
 
-class SwitchRouting(FeedForward):
+class SwitchRouting(ExpertNetworks):
     """One expert per token; an expert takes the first ⌈capacity · T / experts⌉ tokens of a sequence that choose it."""
-
-    class Weights(Parameters):
-        """Router, and the matrices U and D of each expert."""
-
-        router: Float[Array, "d_model experts"] = param(fan_in="d_model", role="output")
-        up: Float[Array, "experts d_model d_ff"] = param(fan_in="d_model", batch_axis="experts", init="branch")
-        down: Float[Array, "experts d_ff d_model"] = param(fan_in="d_ff", batch_axis="experts", init="branch")
 
     reads_others: ClassVar[bool] = True
     reads_mask: ClassVar[bool] = False
@@ -41,24 +35,21 @@ class SwitchRouting(FeedForward):
         "decoding": REASON,
         "precision": "a choice between experts is not continuous",
     }
-    experts: int = static(8, at_least=1)
-    d_ff: int = static(64, at_least=1)
     capacity: float = leaf(1.25, above=0)
     balance: float = leaf(0.01, at_least=0)
 
     def active_sizes(self) -> dict[str, int]:
         return {"experts": 1}
 
-    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
+    def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> tuple[Array, Aux]:
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         x = jnp.where(valid[..., None], x, 0)
         probability = jax.nn.softmax(linear(x, weights.router, wide=True))
         chosen = jax.nn.one_hot(probability.argmax(-1), self.experts) * valid[..., None]
         limit = jnp.ceil(self.capacity * valid.sum(-1) / self.experts)[..., None, None]
         kept = jnp.where(jnp.cumsum(chosen, axis=-2) <= limit, chosen, 0)
-        hidden = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.up))
-        gates = (kept * probability).astype(x.dtype)
-        y = jnp.einsum("...ef,efd->...d", gates[..., None] * hidden, weights.down)
+        gates = kept * probability
+        y = self.mix(weights, x, gates)
         share = valid / jnp.maximum(valid.sum(), 1)  # weight of each token in a mean without padding
         load, mean = (jnp.einsum("...,...e->e", share, z) for z in (chosen, probability))
         dropped = jnp.einsum("...,...->", share, 1 - kept.sum(-1))

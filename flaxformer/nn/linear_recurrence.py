@@ -117,6 +117,11 @@ def previous_tokens(
     return [take(before + i) for i in range(count + 1)], take(last).astype(state.dtype)
 
 
+def normalize_length(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+    """Scale vectors to length 1; 0 stays 0."""
+    return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-6)
+
+
 def short_convolution(
     x: Float[Array, "..."],
     kernel: Float[Array, "width ..."],

@@ -14,7 +14,18 @@ from flaxformer.laws import check
 from flaxformer.model import apply, extend, new_cache
 from flaxformer.training import start, train_step
 
-MODULES = {"flaxformer", "flaxformer.nn", "jax", "jax.numpy", "jaxtyping", "optax", "typing", "collections.abc", "math"}
+MODULES = {
+    "flaxformer",
+    "flaxformer.catalog",
+    "flaxformer.nn",
+    "jax",
+    "jax.numpy",
+    "jaxtyping",
+    "optax",
+    "typing",
+    "collections.abc",
+    "math",
+}
 """Modules that a file of the catalog may import; of `flaxformer.nn` and `jax`, their modules too."""
 MOST_LINES = 100
 LAWS = ("causality", "padding", "decoding", "layout")
