@@ -139,16 +139,16 @@ class Analysis:
     @property
     def limits(self) -> list[str]:
         """Limits of the study: the author's caveats, and those that follow from its size and its results."""
-        n, trials = len(self.study.seeds), len(self.study.trials)
-        limits = [f"{self.missing} of {trials} runs are missing."] if self.missing else []
-        limits += [
+        n = len(self.study.seeds)
+        limits = [
+            *self._missing_limits,
             *self._divergence_limits,
             *describe_left_out(without_value(self.study, [*self.arms, *self.quantities])),
             *self._stop_limits,
             *self._sweep_limits,
             *limits_of_scaling(self.scaling),
             *self._code_limits,
-            *log_limits([claim.declaration for claim in self.claims], self.further_seeds, self.log, self.log_faults),
+            *self._log_limits,
             *self._damage_limits,
             *data_limits(self.study),
         ]
@@ -157,6 +157,20 @@ class Analysis:
         if len(self.arms) > MOST_DRAWN:
             limits.append(f"Figures show at most {MOST_DRAWN} arms; the files in tables/ have all {len(self.arms):,}.")
         return [*limits, *self.study.caveats]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Limits by which a verdict is less reliable than it says: missing, chosen, forged or damaged results."""
+        return [*self._missing_limits, *self._log_limits, *self._damage_limits]
+
+    @property
+    def _missing_limits(self) -> list[str]:
+        return [f"{self.missing} of {len(self.study.trials)} runs are missing."] if self.missing else []
+
+    @property
+    def _log_limits(self) -> list[str]:
+        """Seeds that were chosen or left behind, rows that were forged, and faults of the log."""
+        return log_limits([claim.declaration for claim in self.claims], self.further_seeds, self.log, self.log_faults)
 
     @property
     def _divergence_limits(self) -> list[str]:

@@ -13,11 +13,11 @@ from flaxformer.study.divergence import RULE
 from flaxformer.system.wording import count_of
 
 MOST_CLAIMS, MOST_LIMITS, MOST_EVENTS, MOST_ARMS = 5, 2, 2, 8
-"""Largest numbers of claims, limits, events and arms that are shown; the rest is counted."""
+"""Largest numbers of claims, limits, events and arms that are shown; of warnings, all are."""
 
 
 def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...] = ()) -> None:
-    """Print the question, the answer with a line per claim, overrides, the last events, and the first limits.
+    """Print the question, the answer with a line per claim, overrides, events, every warning, and the first limits.
 
     Args:
       console: the terminal.
@@ -62,9 +62,11 @@ def _events(analysis: Analysis) -> list[Text]:
 
 
 def _limits(analysis: Analysis) -> Iterator[Text]:
-    """The first limits, without the rule that every report has, and the number of others."""
-    further = [f"{analysis.further_seeds}."] if analysis.further_seeds.sets and not analysis.claims else []
-    limits = [*further, *(limit for limit in analysis.limits if limit != RULE)]
+    """All warnings; the first of the other limits, without the rule that every report has; and the number of others."""
+    warnings = analysis.warnings
+    for warning in warnings:
+        yield Text.assemble(("Limit: ", "yellow"), warning)
+    limits = [limit for limit in analysis.limits if limit != RULE and limit not in warnings]
     for limit in limits[:MOST_LIMITS]:
         yield Text.assemble(("Limit: ", "dim"), limit)
     if len(limits) > MOST_LIMITS:

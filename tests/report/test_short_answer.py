@@ -74,6 +74,17 @@ def test_without_claims_the_arms_are_the_answer(tmp_path):
         assert any(norm in line and rate in line for line in text.splitlines())
 
 
+def test_a_warning_is_shown_however_many_caveats_there_are(tmp_path):
+    changes = {"claims": (LOWER,), "caveats": [f"Caveat {n}." for n in range(9)]}
+    fill(tmp_path, tiny(seeds=range(4), **changes), scores)
+    analysis = analyse(fill(tmp_path, tiny(seeds=range(10, 16), **changes), scores))
+    text = " ".join(shown(analysis).split())
+    assert analysis.limits.index(analysis.warnings[-1]) > 0
+    assert [warning for warning in analysis.warnings if warning not in text] == []
+    assert "1 further set of seeds was tried" in text
+    assert "Caveat 8." not in text
+
+
 def test_full_prints_tables_effects_and_every_limit(tmp_path, capsys):
     store = study(tmp_path, claims=(LOWER,))
     texts = {}
