@@ -280,7 +280,7 @@ def record(events: Iterator[Event], run: Run, job: Job, step: int) -> Iterator[E
                 opened.callback(tracker.close)
             log = Log(job.output, step, attached)
             if step < run.training.steps:
-                log.write({"kind": "launch", "step": step, **work_of(run, job.devices)})
+                log.write({"kind": "launch", "step": step, **work_of(run, job.devices or default_devices(run))})
         for event in events:
             if log is not None:
                 log.record(event)
