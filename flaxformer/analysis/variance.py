@@ -13,6 +13,8 @@ from flaxformer.system.digests import JsonObject
 
 SOURCES = {"init": "initialisation", "data": "data order", "dropout": "dropout"}
 """Fields of `Seeds`, and their names in reports."""
+TOGETHER = "together"
+"""Label of the arm in which all sources vary."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from flaxformer.analysis.variance import SOURCES
+from flaxformer.analysis.variance import SOURCES, TOGETHER
 from flaxformer.study.declare import Study
 from flaxformer.study.search import Points
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.training.run import Run
 
-AXIS, TOGETHER = "varied", "together"
+AXIS = "varied"
 
 
 def variance_of_seeds(

@@ -8,9 +8,9 @@ from pathlib import Path
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import assigned_names, find_experiment
 
-DEFINES = {"plan": "study", "declare": "study", "run": "study", "train": "run"}
+DEFINES = {"plan": "study", "declare": "study", "run": "study", "train": "run", "improve": "ledger"}
 """Name that the file of a command defines."""
-INSTEAD = {"study": "flaxformer run", "run": "flaxformer train"}
+INSTEAD = {"study": "flaxformer run", "run": "flaxformer train", "ledger": "flaxformer improve"}
 """Command for a file by the name that it defines."""
 
 
@@ -29,7 +29,7 @@ def check_inputs(name: str, command: object) -> None:
     if isinstance(folder, Path) and not folder.exists():
         near = near_names(folder, (path for path in siblings(folder) if path.is_dir()))
         raise UserError(f"no folder '{folder}'; {near or 'expected a folder of results'}")
-    if isinstance(file, Path) and name in (*DEFINES, "check"):
+    if isinstance(file, Path) and name in (*DEFINES, "check", "noise"):
         _check_file(name, file)
 
 
@@ -48,10 +48,11 @@ def _check_file(name: str, file: Path) -> None:
         raise UserError(f"{path}, line {error.lineno or 1}: {error.msg}") from None
     except (OSError, ValueError):
         return  # the command says what is wrong with its content
-    [other], names = {*INSTEAD} - {expected}, assigned_names(tree)
+    names = assigned_names(tree)
     anywhere = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    if other in names and not {expected, "*"} & (names | anywhere):
-        raise UserError(f"'{file}' defines `{other}` and no `{expected}`; expected {INSTEAD[other]} {file}")
+    for other, command in INSTEAD.items():
+        if other in names and not {expected, "*"} & (names | anywhere):
+            raise UserError(f"'{file}' defines `{other}` and no `{expected}`; expected {command} {file}")
 
 
 def siblings(path: Path) -> list[Path]:

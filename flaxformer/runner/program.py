@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from flaxformer.diagnostics import Diagnostics, diagnose
 from flaxformer.runner.events import Finished, Progressed
+from flaxformer.runner.compiled_runs import compiled_run
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.kept_weights import Keep, KeptWeights
 from flaxformer.runner.partial_runs import PartialRun, Progress
@@ -22,7 +23,6 @@ from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.identity import code_by_arm
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.tasks.batch import Source
-from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.cost import run_cost
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.initial_weights import InitialWeights
@@ -49,8 +49,8 @@ class Program:
         began, interval = time.perf_counter(), group.example.training.interval
         self.group, self.device_group, self.stack_size = group, device_group, stack_size
         self.chunk = chunk_steps(execution.chunk_steps, interval)
-        self.compiled = CompiledRun(
-            group.example.without_init,
+        self.compiled = compiled_run(
+            group.example,
             device_group,
             execution.layout,
             stack_size=stack_size,
@@ -145,7 +145,7 @@ class Program:
             return {}
         if not self._errors:  # resumed after the last step
             self._evaluate(states, runs)
-        return self._errors | self.compiled.test(states, runs)
+        return self._errors | (self.compiled.test(states, runs) if self.group.test else {})
 
     def _add(self, progress: Progress, chunk: TrainedSteps, runs: Run, weights: KeptWeights | None) -> None:
         """Add a chunk to the progress, and evaluate and keep weights if an evaluation is due."""

@@ -19,6 +19,7 @@ from flaxformer.study.axis import Axis, Number
 from flaxformer.study.checks import check_name, check_texts
 from flaxformer.study.claim import Claim, Contrast, arm_name
 from flaxformer.study.combinations import COMBINATIONS, check_number_of_trials
+from flaxformer.study.divergence import is_test_metric
 from flaxformer.study.equal_cost import EqualCost, Match, match
 from flaxformer.study.halving import Goal, Halving, goal_of
 from flaxformer.study.metrics import check_axis_names, check_metric, check_test_metric, named_goal, unit_of
@@ -66,6 +67,7 @@ class Study:
         they are.
       keep: weights of each trial to keep in the folder: "final", "best" (by the metric, of the evaluations at which it
         is finite; none if it never is), or "all" evaluated steps.
+      test: False to leave the test data alone, so that no choice can depend on them.
       file: file of the study, set when it is loaded; its code counts for the identity of the results.
     """
 
@@ -86,6 +88,7 @@ class Study:
     goal: Goal | None = None
     compare: EqualCost | str | None = None
     keep: WeightsToKeep | None = None
+    test: bool = True
     file: Path | None = None
 
     def __post_init__(self) -> None:
@@ -95,6 +98,8 @@ class Study:
         check_seeds(self.seeds)
         check_metric(self.metric, self.baseline, self.measure is not None)
         check_test_metric(self.metric, halving=self.halving, keep=self.keep if self.keep == "best" else None)
+        if not self.test and is_test_metric(self.metric):
+            raise UserError(f"metric is '{self.metric}' and test is False; expected a metric of the validation data")
         if self.goal is None:
             goal = None if self.halving is None else self.halving.goal
             object.__setattr__(self, "goal", goal or named_goal(self.metric, self.baseline))

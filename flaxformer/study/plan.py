@@ -65,7 +65,7 @@ class StudyPlan:
     @functools.cached_property
     def groups(self) -> list[ProgramGroup]:
         """The trials by program, in the order of first appearance."""
-        return groups(self.study.trials(), self.study.measure, self.study.file)
+        return groups(self.study.trials(), self.study.measure, self.study.file, self.study.test)
 
     @functools.cached_property
     def declaration(self) -> Declaration:

@@ -27,6 +27,8 @@ class ProgramGroup:
     """The study's file."""
     initial_weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Digest, when the study was declared, of the weights that a trial starts from, by the trial's name."""
+    test: bool = True
+    """False if the test data are not looked at."""
 
     @property
     def example(self) -> Run:
@@ -39,7 +41,9 @@ class ProgramGroup:
         return self.trials[0].until or self.example.training.steps
 
 
-def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path | None = None) -> list[ProgramGroup]:
+def groups(
+    trials: Sequence[Trial], measure: Measure | None = None, file: Path | None = None, test: bool = True
+) -> list[ProgramGroup]:
     """Group trials by the tree structure of their runs, in the order of first appearance.
 
     Runs that start from weights share a program, whatever the source of each; runs that draw all weights have another.
@@ -51,7 +55,8 @@ def groups(trials: Sequence[Trial], measure: Measure | None = None, file: Path |
         members[structures[id(trial.arm)]].append(trial)
     levels = _levels(arms.values())
     return [
-        ProgramGroup(_group_name(group, levels), tuple(group), len(group), measure, file) for group in members.values()
+        ProgramGroup(_group_name(group, levels), tuple(group), len(group), measure, file, test=test)
+        for group in members.values()
     ]
 
 

@@ -1,5 +1,6 @@
 """Arguments of every command: all that `--help` shows. No module here imports JAX, so that help is shown at once."""
 
+from flaxformer.cli.arguments.improvements import Improve, Noise
 from flaxformer.cli.arguments.runs import Generate, Prepare, Train
 from flaxformer.cli.arguments.studies import (
     Compare,
@@ -18,6 +19,7 @@ COMMANDS: dict[str, type] = {
     "new": New,
     "catalog": Catalog,
     "check": Check,
+    "noise": Noise,
     "plan": Plan,
     "declare": Declare,
     "run": RunStudy,
@@ -27,6 +29,7 @@ COMMANDS: dict[str, type] = {
     "compare": Compare,
     "replicate": Replicate,
     "verify": Verify,
+    "improve": Improve,
     "fit": Fit,
     "claims": Claims,
     "bench": Bench,

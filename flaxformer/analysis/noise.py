@@ -1,0 +1,127 @@
+"""Noise floor of a metric: its spread over seeds by source, that of a small change, and the effects that seeds can show."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.variance import TOGETHER, SeedVariance, sd_interval, seed_variances
+from flaxformer.statistics import paired_tests
+from flaxformer.statistics.estimates import LEVEL
+from flaxformer.system.digests import DamagedError, read_document, write_document
+from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import FiniteNumber, Int64, Record, convert, plain
+
+NAME = "noise.json"
+CHANGED = "small change"
+"""Label of the arm with the small change, which is paired with the one in which all sources vary."""
+SEEDS = (4, 5, 8, 12, 16, 24, 32, 48, 64)
+"""Numbers of seeds of the table."""
+MOST_SEEDS = 10_000
+POWER = "80 %"
+
+
+class Noise(Record, frozen=True, kw_only=True):
+    """The noise floor, as a folder keeps it for later plans."""
+
+    metric: str
+    unit: str
+    n: Int64
+    """Number of seeds."""
+    sd: FiniteNumber
+    """Standard deviation over seeds of the metric of one recipe."""
+    paired_sd: FiniteNumber
+    """Standard deviation over seeds of the difference that a small change makes."""
+    change: str
+    """The small change."""
+    evaluation_se: FiniteNumber | None = None
+    """Mean standard error of the metric over the evaluation examples; None where it is not computed."""
+    seconds: FiniteNumber
+    """Mean seconds of a run."""
+
+    def finds(self, seeds: int, family: int = 1) -> float:
+        """Return the effect that so many paired seeds find with a probability of 80 %; NaN below 4 seeds.
+
+        Args:
+          seeds: their number.
+          family: number of claims that are tested together.
+        """
+        return paired_tests.detectable_in_sd(seeds, LEVEL / family) * self.paired_sd if seeds >= SEEDS[0] else math.nan
+
+    def seeds_for(self, effect: float, family: int = 1) -> int | None:
+        """Return the smallest number of seeds that find an effect with a probability of 80 %; None for too many."""
+        low, high = SEEDS[0] - 1, SEEDS[0]
+        while self.finds(high, family) > effect:
+            low, high = high, 2 * high
+            if high > MOST_SEEDS:
+                return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.finds(middle, family) <= effect else (middle, high)
+        return high
+
+
+def noise_of(analysis: Analysis, change: str) -> Noise:
+    """Return the noise floor from the results of its study.
+
+    Raises:
+      UserError: fewer than two seeds have both runs that are paired.
+    """
+    together, changed = _scores(analysis, TOGETHER), _scores(analysis, CHANGED)
+    pairs = [(a, b) for a, b in zip(together, changed, strict=True) if a is not None and b is not None]
+    if len(pairs) < 2:
+        raise UserError(f"only {len(pairs)} seeds have a result with and without the change; expected at least 2")
+    x = np.array(pairs)
+    errors = analysis.results.numbers(f"{analysis.study.metric}_se").drop_nulls()
+    seconds = analysis.results.numbers("seconds").drop_nulls()
+    return Noise(
+        metric=analysis.study.metric,
+        unit=analysis.study.unit,
+        n=len(pairs),
+        sd=float(x[:, 0].std(ddof=1)),
+        paired_sd=float((x[:, 1] - x[:, 0]).std(ddof=1)),
+        change=change,
+        evaluation_se=float(errors.to_numpy().mean()) if len(errors) else None,
+        seconds=float(seconds.to_numpy().mean()) if len(seconds) else 0.0,
+    )
+
+
+def _scores(analysis: Analysis, label: str) -> Sequence[float | None]:
+    return next(arm.scores for arm in analysis.arms if label in arm.labels.values())
+
+
+def sources(analysis: Analysis) -> list[SeedVariance]:
+    """Return the standard deviation of the metric by source of randomness; see `variance`."""
+    arms = [arm for arm in analysis.arms if CHANGED not in arm.labels.values()]
+    return seed_variances(analysis.study, arms)
+
+
+def write(folder: Path, noise: Noise) -> None:
+    """Keep the noise floor in its folder."""
+    write_document(folder / NAME, plain(noise))
+
+
+def folder_of(study: Path) -> Path:
+    """Return the folder of the noise floor that belongs to a study's folder."""
+    return study.with_name(f"{study.name}-noise")
+
+
+def read(folder: Path) -> Noise | None:
+    """Return the noise floor of a folder; None if it has none, or a damaged one."""
+    try:
+        return convert(read_document(folder / NAME), Noise)
+    except (OSError, DamagedError):
+        return None
+
+
+def table(noise: Noise) -> Iterator[tuple[int, float]]:
+    """Yield numbers of seeds, with the effect that they find with a probability of 80 %."""
+    return ((seeds, noise.finds(seeds)) for seeds in SEEDS)
+
+
+def interval(noise: Noise) -> tuple[float, float]:
+    """Return the 95 % interval of the paired standard deviation, for normal differences."""
+    return sd_interval(noise.paired_sd, noise.n)

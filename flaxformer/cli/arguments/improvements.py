@@ -1,0 +1,64 @@
+"""Arguments of the commands around improvements: noise, improve."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from flaxformer.cli.arguments.options import Overrides, SeedsOption, flag, option, positional
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """Measure the noise floor of a run: which effects so many seeds can show.
+
+    It trains the run over seeds, with every source of randomness varied alone, and with a small change.
+
+    `plan` then says which effects a study in the folder beside it finds.
+
+    Examples:
+      flaxformer noise study.py
+      flaxformer noise run.py --seeds 16 --change model.dropout=0.12
+    """
+
+    file: Annotated[
+        Path, tyro.conf.Positional, positional("FILE", "a Python file that defines `study`, `run` or `ledger`")
+    ]
+    overrides: Overrides = ()
+    seeds: SeedsOption = None
+    change: Annotated[
+        str | None, option("PATH=VALUE", "a learning rate 10 % higher", "the small change that is paired")
+    ] = None
+    output: Annotated[Path | None, option("DIR", "runs/NAME-noise", "folder of the results")] = None
+    devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None
+    json: Annotated[bool, flag("print JSON")] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Improve:
+    """Try a change of the best recipe so far, and keep it if the evidence suffices.
+
+    The candidate and the best recipe are trained at fresh seeds, pair after pair, until the attempt is decided.
+
+    Without a change, an attempt that was interrupted goes on; `flaxformer report DIR` writes the page of all attempts.
+
+    Examples:
+      flaxformer improve ledger.py optimizer.learning_rate=0.002 --reason "the rate is low"
+      flaxformer improve ledger.py --candidate gated.py --reason "gates help small models"
+      flaxformer improve ledger.py --confirm
+    """
+
+    file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines `ledger`")]
+    overrides: Overrides = ()
+    candidate: Annotated[
+        Path | None, option("FILE", "the best recipe", "a file that defines the candidate as `run`, before any change")
+    ] = None
+    reason: Annotated[str | None, option("TEXT", "none", "why the change may help, in one sentence")] = None
+    confirm: Annotated[
+        bool, flag("compare the best recipe with the start on the test data, once, which ends the ledger")
+    ] = False
+    withdraw: Annotated[bool, flag("end the attempt under way; it counts as one without effect")] = False
+    output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of the ledger")] = None
+    devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None
+    json: Annotated[bool, flag("print the ledger as JSON at the end, and nothing else")] = False

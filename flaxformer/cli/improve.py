@@ -1,0 +1,89 @@
+"""The command `flaxformer improve FILE`."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from flaxformer.cli.arguments import Improve
+from flaxformer.cli.arguments.options import FAILED
+from flaxformer.cli.show import show_paths
+from flaxformer.jobs.progress import Totals, follow
+from flaxformer.ledger.declare import Ledger
+from flaxformer.ledger.improve import Looked, OpenLedger
+from flaxformer.ledger.page import as_json, describe, look_line, write_page
+from flaxformer.runner.events import Compiling, Event, Message
+from flaxformer.runner.execution import Execution
+from flaxformer.study.load import load
+from flaxformer.system.errors import UserError
+from flaxformer.system.python_files import find_experiment
+
+
+def main(arguments: Improve, console: Console) -> int:
+    """Make an attempt, go on with one, end one, or confirm the best recipe; then show the ledger."""
+    _check(arguments)
+    ledger = load(arguments.file, "ledger", Ledger).in_file(find_experiment(arguments.file))
+    root = arguments.output or Path("runs") / ledger.name
+    opened = OpenLedger(ledger, root, Execution(devices=arguments.devices))
+    shown = Console(file=sys.stderr, quiet=True) if arguments.json else console
+    failed = 0
+    if arguments.withdraw:
+        opened.withdraw()
+    elif arguments.confirm:
+        failed = follow(opened.confirm(), shown, _totals(ledger, ledger.confirmation_seeds))
+    else:
+        failed = _attempt(arguments, opened, shown)
+    results = opened.results()
+    page = write_page(results)
+    if arguments.json:
+        print(json.dumps(as_json(results), indent=1, ensure_ascii=False))
+    else:
+        for line in describe(results):
+            console.print(line, highlight=False, markup=False)
+        console.print()
+        show_paths(console, {"Report": page})
+    return FAILED if failed else 0
+
+
+def _check(arguments: Improve) -> None:
+    """Raise UserError for options that exclude each other, or a change without a reason."""
+    changes = bool(arguments.overrides or arguments.candidate)
+    modes = [name for name in ("confirm", "withdraw") if getattr(arguments, name)]
+    if len(modes) > 1 or (modes and changes):
+        raise UserError(f"--{modes[0]} stands beside {'--' + modes[1] if len(modes) > 1 else 'a change'}; expected one")
+    if changes and not (arguments.reason or "").strip():
+        raise UserError('the attempt has no reason; expected --reason "why the change may help"')
+
+
+def _attempt(arguments: Improve, opened: OpenLedger, console: Console) -> int:
+    """Declare the attempt of a command, or take the one that has no verdict yet; train it. Return the failed runs."""
+    if arguments.overrides or arguments.candidate:
+        entry = opened.propose(arguments.overrides, arguments.candidate, str(arguments.reason).strip())
+    else:
+        unfinished = opened.begin().unfinished
+        if unfinished is None:
+            return 0
+        entry = unfinished.entry
+    shared = "share one compiled program" if entry.programs == 1 else "have different programs"
+    console.print(f"attempt {entry.number}: {entry.reason} (the recipes {shared})", highlight=False, markup=False)
+    totals = _totals(opened.ledger, opened.ledger.seeds)
+    return follow(_as_messages(opened.train(entry), opened), console, totals)
+
+
+def _totals(ledger: Ledger, pairs: int) -> Totals:
+    """The most work that so many pairs can be."""
+    return Totals(2 * pairs, 2 * pairs * ledger.start.training.steps)
+
+
+def _as_messages(events: Iterable[Event | Looked], opened: OpenLedger) -> Iterator[Event]:
+    """Yield events, with a sentence in place of each look."""
+    begun, compiled = opened.results().begun, set()
+    for event in events:
+        if isinstance(event, Looked):
+            if event.evidence.pairs:
+                yield Message(look_line(begun, event.evidence))
+        elif not (isinstance(event, Compiling) and event.group in compiled):  # later looks take the kept program
+            compiled |= {event.group} if isinstance(event, Compiling) else set()
+            yield event

@@ -1,0 +1,99 @@
+"""The command `flaxformer noise FILE`."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from flaxformer.analysis import noise
+from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.noise_study import noise_study, small_change
+from flaxformer.cli.arguments import Noise
+from flaxformer.cli.arguments.options import FAILED
+from flaxformer.cli.show import show_paths
+from flaxformer.core.overrides import override
+from flaxformer.jobs.progress import Totals, follow
+from flaxformer.ledger.declare import Ledger
+from flaxformer.report.numbers import number
+from flaxformer.report.table import Table
+from flaxformer.report.width import fit_width
+from flaxformer.report.write import report_path, write
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import plan_of, run_plan, store_of
+from flaxformer.runner.stages import remaining_work
+from flaxformer.study.declare import Study
+from flaxformer.study.load import load_module
+from flaxformer.study.seeds import parse_seeds
+from flaxformer.system.errors import UserError
+from flaxformer.system.python_files import find_experiment
+from flaxformer.system.typed_data import plain
+from flaxformer.system.wording import duration
+from flaxformer.training.run import Run
+
+DEFAULT_SEEDS = 8
+
+
+def main(arguments: Noise, console: Console) -> int:
+    """Train the runs that are missing, keep the noise floor, and show it."""
+    run, name, metric, beside = _subject(arguments.file)
+    run = override(run, arguments.overrides)
+    change = small_change(run, arguments.change)
+    seeds: int | Sequence[int] = DEFAULT_SEEDS if arguments.seeds is None else parse_seeds(arguments.seeds)
+    study = noise_study(run, change, seeds, f"{name}-noise", metric).in_file(find_experiment(arguments.file))
+    execution = Execution(output=arguments.output or noise.folder_of(beside), devices=arguments.devices)
+    plan = plan_of(study, execution)
+    shown = Console(quiet=True) if arguments.json else console
+    failed = follow(run_plan(plan, execution), shown, Totals(*remaining_work(plan, execution)))
+    store = store_of(study, execution)
+    analysis = write(store)
+    floor = noise.noise_of(analysis, change)
+    noise.write(store.root, floor)
+    if arguments.json:
+        effects = {str(n): effect for n, effect in noise.table(floor)}
+        sources = {variance.labels["varied"]: variance.sd for variance in noise.sources(analysis)}
+        print(json.dumps(plain(floor) | {"sd_by_source": sources, "finds": effects}, indent=1))
+    else:
+        for line in describe(floor, analysis):
+            console.print(line, highlight=False, markup=False)
+        console.print(fit_width(effects_table(floor), console.width))
+        show_paths(console, {"Report": report_path(store)})
+    return FAILED if failed else 0
+
+
+def _subject(file: Path) -> tuple[Run, str, str, Path]:
+    """Return the run of a file, with the name and metric of its study or ledger, and the folder of that one's results.
+
+    Raises:
+      UserError: the file defines none of `study`, `ledger` and `run`.
+    """
+    module = load_module(file, "defines `study`, `run` or `ledger`")
+    match next((value for name in ("study", "ledger", "run") if (value := getattr(module, name, None))), None):
+        case Study() as study:
+            return study.baseline, study.name, study.metric, Path("runs") / study.name
+        case Ledger() as ledger:
+            return ledger.start, ledger.name, ledger.metric, Path("runs") / ledger.name
+        case Run() as run:
+            return run, file.stem, "validation_loss", Path("runs") / file.stem
+        case other:
+            raise UserError(f"'{file}' defines no `study`, `ledger` or `run`; expected one of them, found {other!r}")
+
+
+def describe(floor: noise.Noise, analysis: Analysis) -> Iterator[str]:
+    """Yield the spread by source, that of a small change, and that of the evaluation examples."""
+    yield f"Spread of {floor.metric} over {floor.n} seeds, as standard deviations in {floor.unit or 'its unit'}:"
+    for variance in noise.sources(analysis):
+        low, high = number(variance.low), number(variance.high)
+        yield f"  {variance.labels['varied']}: {number(variance.sd)} [{low}, {high}]"
+    if floor.evaluation_se is not None:
+        yield f"  evaluation examples: {number(floor.evaluation_se)} (the same examples in every run)"
+    low, high = map(number, noise.interval(floor))
+    yield f"  difference by a small change ({floor.change}), paired by seed: {number(floor.paired_sd)} [{low}, {high}]"
+    yield f"A run takes {duration(floor.seconds)}."
+
+
+def effects_table(floor: noise.Noise) -> Table:
+    """The effect that so many paired seeds find, of one claim."""
+    rows = [[str(n), number(effect), duration(2 * n * floor.seconds)] for n, effect in noise.table(floor)]
+    unit = f" ({floor.unit})" if floor.unit else ""
+    return Table("", ["seeds", f"effect found with probability {noise.POWER}{unit}", "time of two arms"], rows, 0)

@@ -1,0 +1,245 @@
+"""Candidates of a ledger: the runs of its recipes, and what an attempt may not change."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from flaxformer.core.canonical import canonical
+from flaxformer.core.overrides import override
+from flaxformer.core.paths import get_at, replace_at
+from flaxformer.laws import check
+from flaxformer.laws.configs import configs_in, is_user_defined
+from flaxformer.ledger.declare import Ledger
+from flaxformer.ledger.log import Attempt, Begun
+from flaxformer.ledger.reading import AXIS, BEST, CANDIDATE, CODE, START
+from flaxformer.store.declaration import Declaration, Recipe
+from flaxformer.study.claim import Claim
+from flaxformer.study.declare import Study
+from flaxformer.study.load import load
+from flaxformer.study.plan import StudyPlan
+from flaxformer.study.search import Points
+from flaxformer.system.digests import digest
+from flaxformer.system.errors import UserError
+from flaxformer.system.json_differences import differences
+from flaxformer.system.python_files import find_experiment
+from flaxformer.system.typed_data import plain
+from flaxformer.system.user_code import copy_sources, is_unchanged_copy, path_of_copy, user_modules
+from flaxformer.training.run import Run
+
+HELD = {
+    "seed": "the ledger gives every pair a seed",
+    "seeds": "the ledger gives every pair a seed",
+    "evaluations": "they are part of how recipes are measured",
+    "init": "weights that were trained elsewhere are no part of the recipe",
+}
+"""Fields of a run that no attempt may change, and why."""
+RATE = "optimizer.learning_rate"
+
+
+def copy_candidate(root: Path, file: Path) -> str:
+    """Copy a candidate's file, with the user's modules that it imports; return the copy's path in the ledger's folder.
+
+    Raises:
+      UserError: the file declares no run.
+    """
+    file = find_experiment(file)
+    load(file, "run", Run)
+    return str(path_of_copy(copy_sources(root / CODE, user_modules(file)), file))
+
+
+def candidate_of(root: Path, best: Run, changes: Sequence[str], file: str) -> Run:
+    """Return the run of a candidate: changes of the best recipe, or of the run of a copied file.
+
+    Raises:
+      UserError: the copy was changed, or a change is not one of a run.
+    """
+    if not file:
+        return override(best, changes)
+    copies = root / CODE / Path(file).parts[1]
+    if not is_unchanged_copy(copies):
+        raise UserError(f"{copies} was changed after it was written; expected the file of the candidate as it was")
+    return override(load(root / file, "run", Run), changes)
+
+
+def best_of(ledger: Ledger, root: Path, kept: Sequence[Attempt]) -> Run:
+    """Return the best recipe: the start with the changes of the kept attempts, in order."""
+    best = ledger.start
+    for attempt in kept:
+        best = replace_at(candidate_of(root, best, attempt.changes, attempt.file), attempt.adjusted)
+    return best
+
+
+def check_candidate(best: Run, candidate: Run) -> tuple[str, ...]:
+    """Return sentences that the reader of an attempt has to know.
+
+    Raises:
+      UserError: nothing differs from the best recipe, or something that the ledger holds fixed does.
+    """
+    changed = changed_fields(best, candidate)
+    if not changed:
+        raise UserError("the candidate is the best recipe itself; expected a change, such as optimizer.learning_rate=0.002")
+    for field in changed:
+        if field in HELD:
+            raise UserError(
+                f"the candidate changes {field}: {getattr(best, field)!r} -> {getattr(candidate, field)!r}; expected "
+                f"another change, or a ledger of its own: {HELD[field]}"
+            )
+    return tuple(_notes(best, candidate))
+
+
+def _notes(best: Run, candidate: Run) -> list[str]:
+    notes = []
+    if _rate(best) != _rate(candidate):
+        notes.append(
+            f"its learning rate {_rate(candidate)} differs from the best recipe's {_rate(best)}; neither was tuned"
+        )
+    else:
+        notes.append("it has the best recipe's learning rate; it was not tuned for the candidate")
+    for name, value in (("head", candidate.model.head), ("task", candidate.task)):
+        if is_user_defined(value):
+            notes.append(f"user code computes the metric: {name} {type(value).__name__}; read it")
+    return notes
+
+
+def _rate(run: Run) -> object:
+    try:
+        return get_at(run, RATE)
+    except UserError:
+        return "(none)"
+
+
+def changed_fields(best: Run, candidate: Run) -> dict[str, object]:
+    """Return the fields of a run in which the candidate differs, with its values."""
+    old, new = canonical(best), canonical(candidate)
+    return {field: getattr(candidate, field) for field in new if new[field] != old.get(field)} | {
+        field: getattr(candidate, field) for field in old if field not in new
+    }
+
+
+def check_causality(candidate: Run) -> None:
+    """Refuse a candidate of user code whose outputs depend on later tokens, which lowers the loss without learning.
+
+    Raises:
+      UserError: the law `causality` does not hold (`laws.check`).
+    """
+    if not any(is_user_defined(config) for config in configs_in(candidate.model)):
+        return
+    for result in check(candidate, ["causality"]):
+        if result.finding.is_violated:
+            raise UserError(
+                f"the candidate violates the law 'causality': {result.finding.words}; expected outputs that do not "
+                "depend on later tokens ('flaxformer check' has the details)"
+            )
+
+
+def start_study(ledger: Ledger) -> Study:
+    """Return the study of the start alone, which is declared and never trained."""
+    return Study(
+        name=ledger.name,
+        question="",
+        baseline=ledger.start,
+        seeds=ledger.seeds_of_confirmation,
+        metric=ledger.metric,
+        goal=ledger.goal,
+        test=False,
+        file=ledger.file,
+    )
+
+
+def attempt_study(ledger: Ledger, number: int, best: Run, candidate: Run, reason: str) -> Study:
+    """Return the study of an attempt: both recipes at its seeds, without a look at the test data."""
+    return Study(
+        name=f"attempt_{number:03}",
+        question=reason,
+        baseline=best,
+        axes=[Points(AXIS, {BEST: {}, CANDIDATE: changed_fields(best, candidate)})],
+        seeds=ledger.seeds_of(number),
+        metric=ledger.metric,
+        goal=ledger.goal,
+        compare=ledger.compare,
+        test=False,
+        file=ledger.file,
+    )
+
+
+def confirmation_study(ledger: Ledger, best: Run, metric: str) -> Study:
+    """Return the study that confirms the best recipe: against the start, at seeds and on data of no attempt."""
+    arms = {"lower" if ledger.goal == "lower" else "higher": {AXIS: BEST}}
+    caveats = [] if metric.startswith("test_") else ["The task has no test data: this is the data of the attempts."]
+    answers = {
+        "supported": "Yes: the best recipe is better.",
+        "refuted": "No: the best recipe is worse than the start.",
+        "inconclusive": "The confirmation cannot tell whether the best recipe is better.",
+    }
+    return Study(
+        name="confirmation",
+        question="Is the best recipe of the ledger better than the start?",
+        baseline=ledger.start,
+        axes=[Points(AXIS, {START: {}, BEST: changed_fields(ledger.start, best)})],
+        seeds=ledger.seeds_of_confirmation,
+        metric=metric,
+        goal=ledger.goal,
+        claims=[Claim("The best recipe is better than the start", than={AXIS: START}, answers=answers, **arms)],
+        caveats=caveats,
+        file=ledger.file,
+    )
+
+
+def recipe_digest(declared: Declaration, label: str) -> str:
+    """Return the digest of a recipe of an attempt's study: config, data, semantics and user code."""
+    return digest_of_recipe(declared.recipes[f"{AXIS}={label}"])
+
+
+def digest_of_recipe(recipe: Recipe) -> str:
+    """Return the digest of config, data, semantics and user code."""
+    return digest(json.dumps(plain(recipe), sort_keys=True).encode())
+
+
+def check_data(plan: StudyPlan, data: str) -> None:
+    """Refuse a candidate with other evaluation examples, such as by another tokenizer.
+
+    Raises:
+      UserError: the digest of its evaluation examples differs.
+    """
+    for label in (BEST, CANDIDATE):
+        declared = plan.declaration.evaluation_data.get(f"{AXIS}={label}")
+        if declared is None or declared.digest != data:
+            raise UserError(
+                f"the {label} recipe is evaluated on other examples than the ledger's; expected the same evaluation data "
+                "and tokenizer, or a ledger of its own"
+            )
+
+
+def adjusted_fields(plan: StudyPlan) -> dict[str, int]:
+    """Return the fields of the candidate that the comparison at equal cost adjusted, with their values."""
+    match = plan.study.matches.get(f"{AXIS}={CANDIDATE}")
+    return {} if match is None else {path: new for path, (_, new) in match.changes.items()}
+
+
+def begun_of(ledger: Ledger, unit: str, recipe: str, data: str, semantics: int) -> Begun:
+    """Return the first entry of a ledger's log."""
+    same = ("name", "effect", "metric", "goal", "attempts", "seeds", "together", "first_seed", "confirmation_seeds")
+    rates = ("false_keeps", "false_drops")
+    compare = None if ledger.compare is None else dict(canonical_rule(ledger.compare))
+    fields = {name: getattr(ledger, name) for name in (*same, *rates)}
+    return Begun(**fields, unit=unit, compare=compare, recipe=recipe, data=data, semantics=semantics)
+
+
+def canonical_rule(rule: object) -> dict[str, object]:
+    """Return an equal-cost rule as plain data."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(rule).items()}
+
+
+def check_begun(old: Begun, new: Begun, root: Path) -> None:
+    """Refuse a ledger whose declaration was changed after its first attempt.
+
+    Raises:
+      UserError: what differs.
+    """
+    ignored = ("time", "flaxformer", "previous")
+    before, after = ({k: v for k, v in plain(entry).items() if k not in ignored} for entry in (old, new))
+    if before != after:
+        lines = "; ".join(differences(before, after))
+        raise UserError(
+            f"{root} holds a ledger with another declaration: {lines}; expected the same file, or another --output"
+        )

@@ -1,0 +1,240 @@
+"""Attempts of a ledger: declared, trained pair by pair until they are decided, and recorded.
+
+Everything is in the ledger's folder. A process that is killed goes on where it was; several processes, also on other
+machines, train the pairs of one attempt together, by the leases of its study, and come to the same verdict.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import flaxformer
+from flaxformer.ledger import candidates, log
+from flaxformer.ledger.declare import Ledger
+from flaxformer.ledger.judge import Evidence, judge
+from flaxformer.ledger.log import AnyEntry, Attempt, Begun, Confirmation, Decision
+from flaxformer.ledger.reading import (
+    AXIS,
+    BEST,
+    CANDIDATE,
+    CONFIRMATION,
+    LedgerResults,
+    digest_of_scores,
+    folder_of,
+    read_ledger,
+    scores,
+)
+from flaxformer.runner.compiled_runs import keeping_compiled_runs
+from flaxformer.runner.events import Event
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import run_plan
+from flaxformer.study.plan import StudyPlan
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import lock_folder, make_folder
+from flaxformer.training.run import Run
+
+PATIENCE = 30.0
+"""Seconds to wait for another process that writes the ledger's log."""
+COMPILED = 4
+"""Number of compiled runs that are kept while a ledger is worked on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Looked:
+    """The evidence after a look."""
+
+    number: int
+    evidence: Evidence
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenLedger:
+    """A ledger with its folder and the settings of execution."""
+
+    ledger: Ledger
+    root: Path
+    execution: Execution
+
+    def results(self) -> LedgerResults:
+        """Return the results so far; see `read_ledger`."""
+        return read_ledger(self.root)
+
+    def _sound(self) -> LedgerResults:
+        """The results, from which attempts go on.
+
+        Raises:
+          UserError: something was changed after it was written.
+        """
+        results = self.results()
+        if results.faults:
+            raise UserError(
+                f"{self.root}: {results.faults[0]}; expected a ledger as it was written: begin another one (--output)"
+            )
+        return results
+
+    def begin(self) -> LedgerResults:
+        """Write the declaration of a new ledger, or check that the folder holds this one.
+
+        Raises:
+          UserError: it holds another ledger, or one that was changed after it was written.
+        """
+        ledger = self.ledger
+        make_folder(self.root)
+        study = candidates.start_study(ledger)
+        declared = StudyPlan(study).declaration
+        data = declared.evaluation_data.get("baseline")
+        if data is None:
+            raise UserError("start.task gives no evaluation data; expected a task that loads")
+        recipe = candidates.digest_of_recipe(declared.recipes["baseline"])
+        begun = candidates.begun_of(ledger, study.unit, recipe, data.digest, flaxformer.SEMANTICS)
+        with lock_folder(self.root, "writes the ledger", PATIENCE):
+            entries, _ = log.read(self.root)
+            if not entries and not (self.root / log.NAME).exists():
+                log.append(self.root, entries, begun)
+        results = self._sound()
+        candidates.check_begun(results.begun, begun, self.root)
+        return results
+
+    def best(self, results: LedgerResults) -> Run:
+        """Return the best recipe so far."""
+        return candidates.best_of(self.ledger, self.root, [attempt.entry for attempt in results.kept])
+
+    def propose(self, changes: Sequence[str], file: Path | None, reason: str) -> Attempt:
+        """Declare an attempt, before anything of it is trained.
+
+        Args:
+          changes: changes of the best recipe, or of the run of `file`, as on a command line.
+          file: file that declares the candidate as `run`; None for the best recipe.
+          reason: why it may be better, in a sentence.
+
+        Raises:
+          UserError: it may not be made; see `candidates.check_candidate`.
+        """
+        results = self.begin()
+        self._check_can_go_on(results)
+        copied = "" if file is None else candidates.copy_candidate(self.root, file)
+        best = self.best(results)
+        candidate = candidates.candidate_of(self.root, best, changes, copied)
+        notes = candidates.check_candidate(best, candidate)
+        number = len(results.attempts) + 1
+        plan = StudyPlan(candidates.attempt_study(self.ledger, number, best, candidate, reason))
+        candidates.check_data(plan, results.begun.data)
+        candidates.check_causality(candidate)
+        entry = Attempt(
+            number=number,
+            reason=reason,
+            changes=tuple(changes),
+            file=copied,
+            adjusted=candidates.adjusted_fields(plan),
+            level=self.ledger.level(number, len(results.kept)),
+            best=candidates.recipe_digest(plan.declaration, BEST),
+            recipe=candidates.recipe_digest(plan.declaration, CANDIDATE),
+            programs=len(plan.groups),
+            notes=notes,
+        )
+        expected = results.kept[-1].entry.recipe if results.kept else results.begun.recipe
+        if entry.best != expected:
+            raise UserError(
+                f"the best recipe is another one than {self.root} was left with: its code, its data or flaxformer has "
+                "changed; expected them as they were, or another --output"
+            )
+        with lock_folder(self.root, "writes the ledger", PATIENCE):
+            entries, _ = log.read(self.root)
+            if len(entries) != len(results.entries):
+                raise UserError(f"another process has added to {self.root} meanwhile; run the command again")
+            return log.append(self.root, entries, entry)
+
+    def _check_can_go_on(self, results: LedgerResults) -> None:
+        if results.confirmations:
+            raise UserError(f"{self.root} is confirmed, which ends it; expected another ledger for further attempts")
+        if (unfinished := results.unfinished) is not None:
+            raise UserError(
+                f"attempt {unfinished.number} ('{unfinished.entry.reason}') has no verdict yet; expected the command "
+                "without a change, which goes on with it, or --withdraw"
+            )
+
+    def train(self, attempt: Attempt) -> Iterator[Event | Looked]:
+        """Train an attempt pair by pair until it is decided, and record its verdict.
+
+        Raises:
+          UserError: the recipes are not those of the attempt any more.
+        """
+        results = self.begin()
+        best = self.best(results)
+        candidate = candidates.candidate_of(self.root, best, attempt.changes, attempt.file)
+        plan = StudyPlan(candidates.attempt_study(self.ledger, attempt.number, best, candidate, attempt.reason))
+        recipes = [candidates.recipe_digest(plan.declaration, label) for label in (BEST, CANDIDATE)]
+        if recipes != [attempt.best, attempt.recipe]:
+            raise UserError(
+                f"attempt {attempt.number} has other recipes than when it was declared: its code, its data or flaxformer "
+                "has changed; expected them as they were, or --withdraw"
+            )
+        folder = folder_of(self.root, attempt.number)
+        execution = dataclasses.replace(self.execution, output=folder)
+        begun, seeds = results.begun, list(self.ledger.seeds_of(attempt.number))
+        with keeping_compiled_runs(COMPILED):
+            while True:
+                done, _ = self._scores(begun, folder)
+                evidence = judge(begun, attempt.level, *done)
+                yield Looked(attempt.number, evidence)
+                if evidence.verdict is not None:
+                    break
+                first = len(done[0]) // begun.together * begun.together
+                look = seeds[first : first + begun.together]
+                names = [f"{AXIS}={label},seed={seed}" for seed in look for label in (BEST, CANDIDATE)]
+                yield from run_plan(plan, execution, only=names)
+        used = [values[: evidence.pairs] for values in self._scores(begun, folder)[0]]
+        if evidence.verdict == "failed":  # the pair with a run that failed counts too
+            used = [values[: evidence.pairs + 1] for values in self._scores(begun, folder)[0]]
+        verdict = Decision(
+            number=attempt.number, verdict=evidence.verdict, pairs=len(used[0]), results=digest_of_scores(*used)
+        )
+        self._record(verdict)
+
+    @staticmethod
+    def _scores(begun: Begun, folder: Path) -> tuple[tuple[list[float | None], list[float | None]], list[str]]:
+        best, candidate, _, faults = scores(begun, folder)
+        return (best, candidate), faults
+
+    def withdraw(self) -> Attempt:
+        """End the attempt without a verdict; it counts as one without effect.
+
+        Raises:
+          UserError: every attempt has a verdict.
+        """
+        unfinished = self._sound().unfinished
+        if unfinished is None:
+            raise UserError(f"every attempt of {self.root} has a verdict; expected one under way")
+        self._record(Decision(number=unfinished.number, verdict="withdrawn", pairs=0, results=""))
+        return unfinished.entry
+
+    def _record(self, decision: Decision) -> None:
+        """Add a verdict, unless another process has recorded it."""
+        with lock_folder(self.root, "writes the ledger", PATIENCE):
+            entries, _ = log.read(self.root)
+            if not any(isinstance(entry, Decision) and entry.number == decision.number for entry in entries):
+                log.append(self.root, entries, decision)
+
+    def confirm(self) -> Iterator[Event]:
+        """Compare the best recipe with the start, once: at seeds of its own, on the test data where there are any.
+
+        Raises:
+          UserError: an attempt has no verdict yet, or no change was kept.
+        """
+        results = self.begin()
+        if not results.confirmations:
+            self._check_can_go_on(results)
+        if not results.kept:
+            raise UserError(f"{self.root} has kept no change; expected at least one to confirm")
+        study = candidates.confirmation_study(self.ledger, self.best(results), self._test_metric())
+        plan = StudyPlan(study)
+        with lock_folder(self.root, "writes the ledger", PATIENCE):
+            entries: list[AnyEntry] = log.read(self.root)[0]
+            if not any(isinstance(entry, Confirmation) for entry in entries):
+                log.append(self.root, entries, Confirmation(metric=study.metric, attempts=len(results.attempts)))
+        yield from run_plan(plan, dataclasses.replace(self.execution, output=self.root / CONFIRMATION))
+
+    def _test_metric(self) -> str:
+        """The ledger's metric on the test data; on the validation data for a task without any."""
+        metric = f"test_{self.ledger.metric.removeprefix('validation_')}"
+        return metric if self.ledger.start.task.load().test() is not None else self.ledger.metric

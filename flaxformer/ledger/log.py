@@ -1,0 +1,157 @@
+"""Log of a ledger, ledger.jsonl: a line per event, each with the digest of the line before it; lines are only added.
+
+    {"kind": "begun", "declaration": {...}, "recipe": "…", "data": "…"}
+    {"kind": "attempt", "number": 1, "reason": "…", "changes": ["optimizer.learning_rate=0.003"], "level": 0.0009, ...}
+    {"kind": "verdict", "number": 1, "verdict": "dropped", "pairs": 9, "results": "…"}
+    {"kind": "confirmation", "metric": "test_loss", "seeds": [1000, 8]}
+
+The digests show a line that was changed, removed or inserted; that of the last line shows no removal of lines at the
+end, which leaves folders of attempts without a line.
+"""
+
+import datetime
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+
+import flaxformer
+from flaxformer.system import digests
+from flaxformer.system.digests import FormError, JsonObject
+from flaxformer.system.typed_data import FiniteNumber, Int64, Record, convert, plain
+
+NAME = "ledger.jsonl"
+Verdict = Literal["kept", "dropped", "open", "unchanged", "failed", "withdrawn"]
+"""End of an attempt: see `ledger.judge`; withdrawn by its author, it counts as one without effect."""
+
+
+class Entry(Record, tag_field="kind", frozen=True, kw_only=True):
+    """A line of the log."""
+
+    time: str = ""
+    """Time of the entry (UTC, ISO 8601)."""
+    flaxformer: str = ""
+    """Version of the package."""
+    previous: str = ""
+    """Digest of the line before it; empty for the first."""
+
+
+class Begun(Entry, tag="begun", frozen=True, kw_only=True):
+    """The first line: what the ledger holds fixed."""
+
+    name: str
+    effect: FiniteNumber
+    metric: str
+    unit: str
+    goal: Literal["lower", "higher"]
+    attempts: Int64
+    seeds: Int64
+    together: Int64
+    first_seed: Int64
+    confirmation_seeds: Int64
+    false_keeps: FiniteNumber
+    false_drops: FiniteNumber
+    compare: JsonObject | None = None
+    recipe: str
+    """Digest of the recipe of the start."""
+    data: str
+    """Digest of the evaluation examples."""
+    semantics: Int64
+
+
+class Attempt(Entry, tag="attempt", frozen=True, kw_only=True):
+    """A candidate, before it is trained."""
+
+    number: Int64
+    reason: str
+    changes: tuple[str, ...] = ()
+    """Changes of the best recipe, or of the run of `file`, as on a command line."""
+    file: str = ""
+    """Path of the copied file that declares the candidate, from the ledger's folder."""
+    adjusted: dict[str, Int64] = msgspec.field(default_factory=dict)
+    """Fields that the comparison at equal cost adjusted, with their values."""
+    level: FiniteNumber
+    """Level at which the attempt is kept."""
+    best: str
+    """Digest of the best recipe when the attempt began."""
+    recipe: str
+    """Digest of the candidate's recipe."""
+    programs: Int64 = 2
+    """Number of compiled programs; 1 if the candidate shares that of the best recipe."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what the reader has to know, such as a learning rate that was not tuned."""
+
+
+class Decision(Entry, tag="verdict", frozen=True, kw_only=True):
+    """The end of an attempt."""
+
+    number: Int64
+    verdict: Verdict
+    pairs: Int64
+    """Number of pairs by which it was judged."""
+    results: str
+    """Digest of their scores."""
+
+
+class Confirmation(Entry, tag="confirmation", frozen=True, kw_only=True):
+    """The one comparison of the best recipe with the start, at seeds and on data that no attempt used."""
+
+    metric: str
+    attempts: Int64
+    """Number of attempts before it."""
+
+
+AnyEntry: TypeAlias = Begun | Attempt | Decision | Confirmation
+EntryT = TypeVar("EntryT", bound=AnyEntry)
+
+
+def read(root: Path) -> tuple[list[AnyEntry], list[str]]:
+    """Return the sound entries of a ledger's log, and what is wrong with it."""
+    entries: list[AnyEntry] = []
+    path = root / NAME
+    rows, faults = digests.lines(path)
+    faults = [f"{NAME}, {fault}" for fault in faults]
+    expected = ""
+    for place, row in enumerate(rows, start=1):
+        try:
+            entry = cast("AnyEntry", convert(row, AnyEntry))  # type: ignore[arg-type]
+        except FormError as error:
+            faults.append(f"{NAME}, row {place}: {error}")
+            continue
+        if entry.previous != expected:
+            faults.append(f"{NAME}, row {place}: it does not follow the row before it, which was changed or removed")
+        expected = digest_of(entry)
+        entries.append(entry)
+    return entries, [*faults, *_faults_of_order(entries)]
+
+
+def _faults_of_order(entries: Sequence[AnyEntry]) -> Iterator[str]:
+    if entries and not isinstance(entries[0], Begun):
+        yield f"{NAME} does not begin with the ledger's declaration"
+    numbers = [entry.number for entry in entries if isinstance(entry, Attempt)]
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield f"{NAME} has the attempts {numbers[:10]}; expected 1, 2, 3, … in order"
+    decided = [entry.number for entry in entries if isinstance(entry, Decision)]
+    if len(set(decided)) < len(decided) or not set(decided) <= set(numbers):
+        yield f"{NAME} has verdicts on the attempts {decided[:10]}; expected at most one on each attempt"
+
+
+def digest_of(entry: AnyEntry) -> str:
+    """Return the digest of an entry, which the next one holds."""
+    text = msgspec.json.encode(entry, order="sorted")
+    return digests.digest(text)
+
+
+def append(root: Path, entries: Sequence[AnyEntry], entry: EntryT) -> EntryT:
+    """Add an entry after those that were read, with its time; it is on the disk when this returns.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    previous = digest_of(entries[-1]) if entries else ""
+    written = replace(entry, time=now, flaxformer=flaxformer.__version__, previous=previous)
+    digests.append_line(root / NAME, plain(written))
+    return written

@@ -1,0 +1,149 @@
+"""Results of a ledger, from its folder alone: attempts with their evidence, and what is wrong with the folder.
+
+    ledger.jsonl      log of attempts and verdicts (`ledger.log`)
+    attempts/001/     study of the first attempt: the best recipe and the candidate, at the attempt's seeds
+    code/DIGEST/      copies of the files that declare candidates
+    confirmation/     study of the best recipe and the start, on the test data
+    report.html       the page
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from flaxformer.analysis.trials import TrialResults
+from flaxformer.ledger import log
+from flaxformer.ledger.judge import Evidence, judge
+from flaxformer.ledger.log import AnyEntry, Attempt, Begun, Confirmation, Decision
+from flaxformer.store.store import Store
+from flaxformer.system import digests
+from flaxformer.system.errors import UserError
+
+ATTEMPTS, CODE, CONFIRMATION, PAGE = "attempts", "code", "confirmation", "report.html"
+AXIS, BEST, CANDIDATE, START = "recipe", "best", "candidate", "start"
+
+
+def is_ledger(folder: Path) -> bool:
+    """True for the folder of a ledger."""
+    return (folder / log.NAME).is_file()
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgedAttempt:
+    """An attempt with its results."""
+
+    entry: Attempt
+    decision: Decision | None
+    evidence: Evidence
+    seconds: float
+    """Seconds of training of its runs."""
+    flops: float
+    """FLOPs of training of its runs."""
+
+    @property
+    def number(self) -> int:
+        """Number of the attempt, from 1."""
+        return self.entry.number
+
+    @property
+    def verdict(self) -> log.Verdict | None:
+        """The recorded verdict; None while there is none."""
+        return None if self.decision is None else self.decision.verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerResults:
+    """A ledger as its folder holds it."""
+
+    root: Path
+    begun: Begun
+    entries: Sequence[AnyEntry]
+    attempts: Sequence[JudgedAttempt]
+    faults: Sequence[str]
+    """What was changed, removed or copied after it was written; verdicts are doubtful with any."""
+
+    @property
+    def kept(self) -> list[JudgedAttempt]:
+        """The attempts whose changes make up the best recipe, in order."""
+        return [attempt for attempt in self.attempts if attempt.verdict == "kept"]
+
+    @property
+    def unfinished(self) -> JudgedAttempt | None:
+        """The attempt that has no verdict yet; None without one."""
+        return next((attempt for attempt in self.attempts if attempt.decision is None), None)
+
+    @functools.cached_property
+    def confirmations(self) -> list[Confirmation]:
+        """Looks at the test data; one is allowed."""
+        return [entry for entry in self.entries if isinstance(entry, Confirmation)]
+
+
+def read_ledger(root: Path) -> LedgerResults:
+    """Return the results of a ledger.
+
+    Raises:
+      UserError: the folder holds no ledger, or its first line is damaged.
+    """
+    entries, faults = log.read(root)
+    begun = entries[0] if entries else None
+    if not isinstance(begun, Begun):
+        what = f": {faults[0]}" if faults else ""
+        raise UserError(f"{root} holds no ledger{what}; expected the folder of 'flaxformer improve'")
+    decisions = {entry.number: entry for entry in entries if isinstance(entry, Decision)}
+    attempts = []
+    for entry in entries:
+        if isinstance(entry, Attempt):
+            attempt, wrong = _judged(root, begun, entry, decisions.get(entry.number))
+            attempts.append(attempt)
+            faults += wrong
+    known = {folder_of(root, attempt.number).name for attempt in attempts}
+    folders = sorted(path.name for path in (root / ATTEMPTS).glob("*") if path.is_dir())
+    faults += [f"{ATTEMPTS}/{name} has no entry in {log.NAME}" for name in folders if name not in known]
+    return LedgerResults(root, begun, entries, attempts, faults)
+
+
+def folder_of(root: Path, number: int) -> Path:
+    """Return the folder of an attempt's study."""
+    return root / ATTEMPTS / f"{number:03}"
+
+
+def scores(begun: Begun, folder: Path) -> tuple[list[float | None], list[float | None], TrialResults | None, list[str]]:
+    """Return the scores of both recipes at the seeds, in order, at which both have ended; and faults of the files."""
+    store = Store(folder)
+    if not (folder / "study.json").is_file():
+        return [], [], None, []
+    declared = store.read_declaration()
+    results = TrialResults(store, [trial.trial for trial in declared.trials])
+    by_trial = dict(zip(results.trials, results.scores(begun.metric), strict=True))
+    status = dict(zip(results.trials, results.statuses, strict=True))
+    pairs: tuple[list[float | None], list[float | None]] = ([], [])
+    for seed in declared.seeds:
+        names = [f"{AXIS}={label},seed={seed}" for label in (BEST, CANDIDATE)]
+        if any(status.get(name) is None for name in names):
+            break
+        for values, name in zip(pairs, names, strict=True):
+            values.append(by_trial[name])
+    faults = [f"{folder.name}/{name} is damaged ({what})" for name, what in store.corrupt_files.items()]
+    return *pairs, results, faults
+
+
+def digest_of_scores(best: Sequence[float | None], candidate: Sequence[float | None]) -> str:
+    """Return the digest of the scores of an attempt's pairs, in which every bit counts."""
+    texts = ["none" if value is None else float(value).hex() for pair in zip(best, candidate, strict=True) for value in pair]
+    return digests.digest(" ".join(texts).encode())
+
+
+def _judged(root: Path, begun: Begun, entry: Attempt, decision: Decision | None) -> tuple[JudgedAttempt, list[str]]:
+    best, candidate, results, faults = scores(begun, folder_of(root, entry.number))
+    evidence = judge(begun, entry.level, best, candidate)
+    if decision is not None and decision.verdict != "withdrawn":
+        pairs = decision.pairs
+        if digest_of_scores(best[:pairs], candidate[:pairs]) != decision.results:
+            faults.append(f"attempt {entry.number}: its results are not those by which it was judged")
+        elif decision.verdict != evidence.verdict:
+            faults.append(f"attempt {entry.number} was recorded as {decision.verdict}; its results say {evidence.verdict}")
+    seconds, flops = (
+        0.0 if results is None else float(results.numbers(name).fill_null(0).sum()) for name in ("seconds", "flops")
+    )
+    return JudgedAttempt(entry, decision, evidence, seconds, flops), faults
