@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flaxformer.components import *
     from flaxformer.config import *
     from flaxformer.core import *
+    from flaxformer.ledger import *
     from flaxformer.report.reading import StudyResults
     from flaxformer.statistics import *
     from flaxformer.study import *
@@ -27,7 +28,7 @@ SEMANTICS = 6
 
 __version__ = "0.1.0"
 
-_EXPORTS = ("core", "components", "config", "study", "tasks", "training", "analysis", "statistics")
+_EXPORTS = ("core", "components", "config", "study", "tasks", "training", "analysis", "statistics", "ledger")
 """Packages whose public names are also names of `flaxformer`, imported when a name is first asked for."""
 
 

@@ -23,8 +23,8 @@ LAYERS = [
     ["data", "tasks"],
     ["training", "store", "catalog"],
     ["checkpoint", "targets", "diagnostics", "interpret", "interop", "laws", "study"],
-    ["analysis", "runner", "report"],
-    ["jobs", "launchers", "claims", "bench", "cli"],
+    ["analysis", "runner", "report", "ledger"],
+    ["jobs", "claims", "bench", "cli"],
 ]
 """Packages in the order in which they may be imported: from a lower layer, or from the left in the same one."""
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -8,13 +8,16 @@ a probability of at most α that the evidence ever exceeds 1/α; more for skewed
 
 Three tables are printed:
 
-1. Type I error: the share of paths of 400 pairs without effect whose evidence exceeds 1/α at its most favourable moment.
+1. Type I error: the share of paths of 400 pairs without effect whose evidence ever exceeds 1/α.
 2. False discoveries: the mean share of false keeps among the keeps of ledgers of 100 attempts with up to 40 pairs each,
    of which none, or one in ten, has an effect (of 1 standard deviation); and the share of ledgers with a false keep.
-   "correlated": the pairs of an attempt are correlated by 0.5 with those of the attempt before it, as if seeds were used
-   again. "1 in 50 diverges": a run of either recipe diverges with a probability of 1 in 50, and then counts 30 standard
-   deviations worse.
-3. Power: pairs until an effect is kept, beside the seeds of a one-sided t-test of fixed size with a power of 80 %.
+   "correlated": the pairs of an attempt are correlated by 0.5 with those of the attempt before it, as if seeds were
+   used again. "1 in 50 diverges": a run of either recipe diverges with a probability of 1 in 50, and then counts 30
+   standard deviations worse.
+3. Power: pairs until an effect is kept, beside the seeds of a one-sided t-test of fixed size with a power of 80 %, and
+   beside the e-process of the t-statistic: with a half-normal prior of scale 1 of the effect, S = Σx, A = Σx²,
+   P = n + 1 and C = A − S²/P, it is E = 2 (1 + n)^(−1/2) (A/C)^(n/2) F_n(S √(n / (P C))), where F_n is the distribution
+   function of Student's t with n degrees of freedom.
 """
 
 import argparse
@@ -22,7 +25,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from flaxformer.ledger.judge import KEPT, decide
 from flaxformer.ledger.log import Begun
@@ -30,6 +33,7 @@ from flaxformer.statistics import online_testing, sequential
 
 ATTEMPTS, PAIRS, EFFECT = 100, 40, 1.0
 Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
+Process = Callable[[np.ndarray], np.ndarray]
 E = math.e
 
 
@@ -62,8 +66,8 @@ def begun(attempts: int = ATTEMPTS) -> Begun:
     """The declaration of the simulated ledgers."""
     return Begun(
         name="simulated", effect=EFFECT, metric="validation_loss", unit="nats", goal="lower", attempts=attempts,
-        seeds=PAIRS, together=1, first_seed=0, confirmation_seeds=8, false_keeps=0.05, false_drops=0.05, recipe="",
-        data="", semantics=0,
+        seeds=PAIRS, together=1, first_seed=0, tuning_seeds=3, confirmation_seeds=8, false_keeps=0.05,
+        false_drops=0.05, recipe="", data="", semantics=0,
     )  # fmt: skip
 
 
@@ -72,13 +76,13 @@ def type_one_error(random: np.random.Generator, paths: int) -> None:
     levels = (0.05, 0.005, 0.0005)
     print(f"\nType I error at the most favourable of 400 pairs, {paths:,} paths, for α = {levels}")
     for name, draw in FAMILIES.items():
-        highest = np.concatenate(
-            [sequential.evidence(draw(random, (paths // 10, 400))).max(-1) for _ in range(10)]
-        )
+        highest = np.concatenate([sequential.evidence(draw(random, (paths // 10, 400))).max(-1) for _ in range(10)])
         print(f"| {name} | " + " | ".join(f"{(highest >= -math.log(level)).mean():.4f}" for level in levels) + " |")
 
 
-def false_discoveries(random: np.random.Generator, ledgers: int, draw: Draw, real: float, correlation: float) -> tuple[float, float, float]:
+def false_discoveries(
+    random: np.random.Generator, ledgers: int, draw: Draw, real: float, correlation: float
+) -> tuple[float, float, float]:
     """Return the false discovery rate, the share of ledgers with a false keep, and the share of real effects kept."""
     has_effect = random.random((ledgers, ATTEMPTS)) < real
     kept_before, false, kept = np.zeros(ledgers), np.zeros(ledgers), np.zeros(ledgers)
@@ -99,20 +103,39 @@ def false_discoveries(random: np.random.Generator, ledgers: int, draw: Draw, rea
     return float((false / np.maximum(kept, 1)).mean()), float((false > 0).mean()), float(found)
 
 
+def t_process(x: np.ndarray) -> np.ndarray:
+    """Return log E of the t-statistic after each seed, for normal differences."""
+    n = np.arange(1, x.shape[-1] + 1)
+    sums, squares = x.cumsum(-1), (x**2).cumsum(-1)
+    remaining = squares - sums**2 / (n + 1)
+    ratio = n / 2 * (np.log(squares) - np.log(remaining))
+    return math.log(2) - 0.5 * np.log1p(n) + ratio + np.log(special.stdtr(n, sums * np.sqrt(n / ((n + 1) * remaining))))
+
+
+def pairs_needed(process: Process, x: np.ndarray, level: float) -> tuple[float, float]:
+    """Return the mean number of pairs until the evidence suffices, and the number that suffices in 80 % of cases."""
+    reached = process(x) >= -math.log(level)
+    first = np.where(reached.any(-1), reached.argmax(-1) + 1, x.shape[-1])
+    return float(first.mean()), float(np.quantile(first, 0.8))
+
+
 def power(random: np.random.Generator) -> None:
     """Print the pairs that an effect needs, beside a fixed test with a power of 80 %."""
     print("\nPairs until an effect of d standard deviations is kept (normal differences)")
-    print("| d | α | fixed t-test, power 80 % | mean pairs | ratio | pairs for 80 % | ratio |")
+    print("| d | α | fixed t-test | mean pairs | ratio | pairs for 80 % | ratio | t-statistic: mean | for 80 % |")
     for effect in (1.0, 0.5):
         for level in (0.05, 0.005, 0.0005):
             fixed = next(
                 n for n in range(2, 2000)
                 if stats.nct.sf(stats.t.isf(level, n - 1), n - 1, effect * math.sqrt(n)) >= 0.8
             )  # fmt: skip
-            reached = sequential.evidence(random.standard_normal((4000, 600)) + effect) >= -math.log(level)
-            first = np.where(reached.any(-1), reached.argmax(-1) + 1, 600)
-            mean, most = first.mean(), np.quantile(first, 0.8)
-            print(f"| {effect} | {level} | {fixed} | {mean:.1f} | {mean / fixed:.2f} | {most:.0f} | {most / fixed:.2f} |")
+            x = random.standard_normal((2000, 400)) + effect
+            (mean, most), (t_mean, t_most) = (pairs_needed(p, x, level) for p in (sequential.evidence, t_process))
+            cells = [effect, level, fixed, f"{mean:.1f}", f"{mean / fixed:.2f}", f"{most:.0f}", f"{most / fixed:.2f}"]
+            print("| " + " | ".join(map(str, [*cells, f"{t_mean:.1f}", f"{t_most:.0f}"])) + " |")
+    x = _arms(_diverging)(random, (2000, 100)) + 1.0
+    (mean, _), (t_mean, _) = (pairs_needed(process, x, 0.005) for process in (sequential.evidence, t_process))
+    print(f"\n1 in 50 diverges, d = 1 of the other runs, α = 0.005: {mean:.1f} pairs; by the t-statistic {t_mean:.1f}")
 
 
 def main() -> None:

@@ -1,6 +1,5 @@
-"""Noise floor of a metric: its spread over seeds by source, that of a small change, and the effects that seeds can show."""
+"""Noise floor of a metric: its spread over seeds by source, that of a small change, and effects that seeds can show."""
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path

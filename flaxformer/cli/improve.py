@@ -2,23 +2,27 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
 from flaxformer.cli.arguments import Improve
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.show import show_paths
+from flaxformer.cli.show import show_ledger
 from flaxformer.jobs.progress import Totals, follow
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.improve import Looked, OpenLedger
-from flaxformer.ledger.page import as_json, describe, look_line, write_page
+from flaxformer.ledger.log import Attempt
+from flaxformer.ledger.page import as_json, look_line, write_page
 from flaxformer.runner.events import Compiling, Event, Message
 from flaxformer.runner.execution import Execution
 from flaxformer.study.load import load
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import find_experiment
+
+T = TypeVar("T")
 
 
 def main(arguments: Improve, console: Console) -> int:
@@ -36,23 +40,24 @@ def main(arguments: Improve, console: Console) -> int:
     else:
         failed = _attempt(arguments, opened, shown)
     results = opened.results()
-    page = write_page(results)
     if arguments.json:
+        write_page(results)
         print(json.dumps(as_json(results), indent=1, ensure_ascii=False))
     else:
-        for line in describe(results):
-            console.print(line, highlight=False, markup=False)
-        console.print()
-        show_paths(console, {"Report": page})
+        show_ledger(results, console)
     return FAILED if failed else 0
 
 
 def _check(arguments: Improve) -> None:
     """Raise UserError for options that exclude each other, or a change without a reason."""
-    changes = bool(arguments.overrides or arguments.candidate)
+    changes = bool(arguments.overrides or arguments.candidate or arguments.tune)
     modes = [name for name in ("confirm", "withdraw") if getattr(arguments, name)]
     if len(modes) > 1 or (modes and changes):
         raise UserError(f"--{modes[0]} stands beside {'--' + modes[1] if len(modes) > 1 else 'a change'}; expected one")
+    if arguments.tune and not (arguments.overrides or arguments.candidate):
+        raise UserError(
+            "--tune stands without a change; expected one, or the rate itself: optimizer.learning_rate=0.002"
+        )
     if changes and not (arguments.reason or "").strip():
         raise UserError('the attempt has no reason; expected --reason "why the change may help"')
 
@@ -60,7 +65,12 @@ def _check(arguments: Improve) -> None:
 def _attempt(arguments: Improve, opened: OpenLedger, console: Console) -> int:
     """Declare the attempt of a command, or take the one that has no verdict yet; train it. Return the failed runs."""
     if arguments.overrides or arguments.candidate:
-        entry = opened.propose(arguments.overrides, arguments.candidate, str(arguments.reason).strip())
+        reason = str(arguments.reason).strip()
+        entries: list[Attempt] = []
+        proposed = opened.propose(arguments.overrides, arguments.candidate, reason, arguments.tune)
+        runs = len(arguments.tune) * opened.ledger.tuning_seeds
+        follow(_returning(proposed, entries.append), console, Totals(runs, runs * opened.ledger.start.training.steps))
+        [entry] = entries
     else:
         unfinished = opened.begin().unfinished
         if unfinished is None:
@@ -70,6 +80,11 @@ def _attempt(arguments: Improve, opened: OpenLedger, console: Console) -> int:
     console.print(f"attempt {entry.number}: {entry.reason} (the recipes {shared})", highlight=False, markup=False)
     totals = _totals(opened.ledger, opened.ledger.seeds)
     return follow(_as_messages(opened.train(entry), opened), console, totals)
+
+
+def _returning(events: Generator[Event, None, T], take: Callable[[T], None]) -> Iterator[Event]:
+    """Yield events, and pass on what their generator returns."""
+    take((yield from events))
 
 
 def _totals(ledger: Ledger, pairs: int) -> Totals:

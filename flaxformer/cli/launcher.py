@@ -10,9 +10,9 @@ from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.show import exit_code, show_report
 from flaxformer.jobs.study_trackers import track
-from flaxformer.launchers import Options, Share, launch
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import check_recipes, missing, plan_of, store_of
+from flaxformer.runner.launchers import Options, Share, launch
 from flaxformer.store.store import Store
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan

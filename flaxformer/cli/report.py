@@ -5,15 +5,19 @@ import os
 from rich.console import Console
 
 from flaxformer.cli.arguments import Report
-from flaxformer.cli.show import show_job, show_paths, show_report
+from flaxformer.cli.show import show_job, show_ledger, show_paths, show_report
+from flaxformer.ledger.reading import is_ledger, read_ledger
 from flaxformer.report import index, terminal
 from flaxformer.report.job import is_job
 from flaxformer.store.store import Store
 
 
 def main(arguments: Report, console: Console) -> int:
-    """Write the report of a study, or those of all studies in a folder with an index page."""
+    """Write the report of a study, a job or a ledger, or those of all studies in a folder with an index page."""
     folder = arguments.directory
+    if is_ledger(folder):
+        show_ledger(read_ledger(folder), console)
+        return 0
     if is_job(folder):
         show_job(folder, console)
         return 0

@@ -14,10 +14,10 @@ from flaxformer.devices import distributed
 from flaxformer.jobs import trackers
 from flaxformer.jobs.progress import Totals, follow
 from flaxformer.jobs.study_trackers import track
-from flaxformer.launchers import Share
 from flaxformer.runner.events import Finished
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import check_recipes, declare, missing, plan_of, run_plan, store_of
+from flaxformer.runner.launchers import Share
 from flaxformer.runner.stages import describe_stages, is_staged, remaining_work
 from flaxformer.store.columns import statuses
 from flaxformer.store.store import Store

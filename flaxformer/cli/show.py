@@ -7,6 +7,7 @@ from rich.text import Text
 
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.last_command import overrides_of
+from flaxformer.ledger.reading import LedgerResults
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
 from flaxformer.system.wording import count_of
@@ -48,6 +49,17 @@ def show_job(folder: Path, console: Console) -> None:
     for command in job.next_commands:
         console.print(f"Next: {command}", highlight=False, markup=False, soft_wrap=True)
     show_paths(console, {"Report": folder / "report.html"})
+
+
+def show_ledger(results: LedgerResults, console: Console) -> None:
+    """Write the page of a ledger, and print its answer, the last attempts, and what limits them."""
+    from flaxformer.ledger.page import describe, write_page
+
+    page = write_page(results)
+    for line in describe(results):
+        console.print(line, highlight=False, markup=False)
+    console.print()
+    show_paths(console, {"Report": page})
 
 
 def show_paths(console: Console, paths: dict[str, Path]) -> None:

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from flaxformer.cli.arguments import Status
+from flaxformer.ledger.reading import is_ledger, read_ledger
 from flaxformer.report.job import is_job, read_job
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
@@ -24,6 +25,8 @@ SECONDS_BETWEEN_VIEWS, SECONDS_BETWEEN_LINES = 2.0, 15.0
 
 def main(arguments: Status, console: Console) -> int:
     """Print the progress once, or until every run has ended."""
+    if is_ledger(arguments.directory):
+        return ledger_status(arguments, console)
     if is_job(arguments.directory):
         return job_status(arguments, console)
     store = Store(arguments.directory)
@@ -35,6 +38,19 @@ def main(arguments: Status, console: Console) -> int:
         watch(store, console)
     else:
         log(store, console)
+    return 0
+
+
+def ledger_status(arguments: Status, console: Console) -> int:
+    """Print the answer of a ledger, its last attempts, and what limits them; once, since attempts have no end."""
+    from flaxformer.ledger.page import as_json, describe  # here, since they import the parts of reports
+
+    results = read_ledger(arguments.directory)
+    if arguments.json:
+        print(json.dumps(as_json(results), indent=1, ensure_ascii=False))
+    else:
+        for line in describe(results):
+            console.print(line, highlight=False, markup=False)
     return 0
 
 

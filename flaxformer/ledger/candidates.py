@@ -13,6 +13,7 @@ from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.log import Attempt, Begun
 from flaxformer.ledger.reading import AXIS, BEST, CANDIDATE, CODE, START
 from flaxformer.store.declaration import Declaration, Recipe
+from flaxformer.study.axis import Axis
 from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load
@@ -69,29 +70,54 @@ def best_of(ledger: Ledger, root: Path, kept: Sequence[Attempt]) -> Run:
     return best
 
 
-def check_candidate(best: Run, candidate: Run) -> tuple[str, ...]:
+def tuning_study(ledger: Ledger, number: int, candidate: Run, rates: Sequence[float]) -> Study:
+    """Return the study of a candidate's learning rates, at seeds that judge nothing."""
+    return Study(
+        name=f"tuning_{number:03}",
+        question="Which learning rate is best for the candidate?",
+        baseline=candidate,
+        axes=[Axis(RATE, {f"{rate:g}": rate for rate in rates})],
+        seeds=ledger.seeds_of_tuning,
+        metric=ledger.metric,
+        goal=ledger.goal,
+        test=False,
+        file=ledger.file,
+    )
+
+
+def check_candidate(best: Run, candidate: Run, rates: Sequence[float] = ()) -> tuple[str, ...]:
     """Return sentences that the reader of an attempt has to know.
+
+    Args:
+      best: the best recipe.
+      candidate: the candidate.
+      rates: learning rates among which the candidate's was chosen.
 
     Raises:
       UserError: nothing differs from the best recipe, or something that the ledger holds fixed does.
     """
     changed = changed_fields(best, candidate)
     if not changed:
-        raise UserError("the candidate is the best recipe itself; expected a change, such as optimizer.learning_rate=0.002")
+        raise UserError(
+            "the candidate is the best recipe itself; expected a change, such as optimizer.learning_rate=0.002"
+        )
     for field in changed:
         if field in HELD:
             raise UserError(
                 f"the candidate changes {field}: {getattr(best, field)!r} -> {getattr(candidate, field)!r}; expected "
                 f"another change, or a ledger of its own: {HELD[field]}"
             )
-    return tuple(_notes(best, candidate))
+    return tuple(_notes(best, candidate, rates))
 
 
-def _notes(best: Run, candidate: Run) -> list[str]:
+def _notes(best: Run, candidate: Run, rates: Sequence[float]) -> list[str]:
     notes = []
-    if _rate(best) != _rate(candidate):
+    if rates:
+        tried = ", ".join(f"{rate:g}" for rate in rates)
+        notes.append(f"its learning rate {_rate(candidate)} was chosen among {tried} at the tuning seeds")
+    elif _rate(best) != _rate(candidate):
         notes.append(
-            f"its learning rate {_rate(candidate)} differs from the best recipe's {_rate(best)}; neither was tuned"
+            f"its learning rate {_rate(candidate)} differs from the best recipe's {_rate(best)}, and was not tuned"
         )
     else:
         notes.append("it has the best recipe's learning rate; it was not tuned for the candidate")
@@ -164,13 +190,17 @@ def attempt_study(ledger: Ledger, number: int, best: Run, candidate: Run, reason
 
 def confirmation_study(ledger: Ledger, best: Run, metric: str) -> Study:
     """Return the study that confirms the best recipe: against the start, at seeds and on data of no attempt."""
-    arms = {"lower" if ledger.goal == "lower" else "higher": {AXIS: BEST}}
+    text, start, best_arm = "The best recipe is better than the start", {AXIS: START}, {AXIS: BEST}
     caveats = [] if metric.startswith("test_") else ["The task has no test data: this is the data of the attempts."]
     answers = {
         "supported": "Yes: the best recipe is better.",
         "refuted": "No: the best recipe is worse than the start.",
         "inconclusive": "The confirmation cannot tell whether the best recipe is better.",
     }
+    if ledger.goal == "lower":
+        claim = Claim(text, lower=best_arm, than=start, answers=answers)
+    else:
+        claim = Claim(text, higher=best_arm, than=start, answers=answers)
     return Study(
         name="confirmation",
         question="Is the best recipe of the ledger better than the start?",
@@ -179,7 +209,7 @@ def confirmation_study(ledger: Ledger, best: Run, metric: str) -> Study:
         seeds=ledger.seeds_of_confirmation,
         metric=metric,
         goal=ledger.goal,
-        claims=[Claim("The best recipe is better than the start", than={AXIS: START}, answers=answers, **arms)],
+        claims=[claim],
         caveats=caveats,
         file=ledger.file,
     )
@@ -205,8 +235,8 @@ def check_data(plan: StudyPlan, data: str) -> None:
         declared = plan.declaration.evaluation_data.get(f"{AXIS}={label}")
         if declared is None or declared.digest != data:
             raise UserError(
-                f"the {label} recipe is evaluated on other examples than the ledger's; expected the same evaluation data "
-                "and tokenizer, or a ledger of its own"
+                f"the {label} recipe is evaluated on other examples than the ledger's; expected the same evaluation "
+                "data and tokenizer, or a ledger of its own"
             )
 
 
@@ -218,10 +248,9 @@ def adjusted_fields(plan: StudyPlan) -> dict[str, int]:
 
 def begun_of(ledger: Ledger, unit: str, recipe: str, data: str, semantics: int) -> Begun:
     """Return the first entry of a ledger's log."""
-    same = ("name", "effect", "metric", "goal", "attempts", "seeds", "together", "first_seed", "confirmation_seeds")
-    rates = ("false_keeps", "false_drops")
+    names = (field for field in Begun.__struct_fields__ if hasattr(ledger, field) and field != "compare")
     compare = None if ledger.compare is None else dict(canonical_rule(ledger.compare))
-    fields = {name: getattr(ledger, name) for name in (*same, *rates)}
+    fields = {name: getattr(ledger, name) for name in names}
     return Begun(**fields, unit=unit, compare=compare, recipe=recipe, data=data, semantics=semantics)
 
 

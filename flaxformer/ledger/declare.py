@@ -44,6 +44,7 @@ class Ledger:
       together: number of pairs that are trained between two looks.
       first_seed: first seed of the first attempt; the following ones are used once each.
       compare: cost that the candidate has in common with the best recipe, as in `Study`; None for recipes as they are.
+      tuning_seeds: seeds at which learning rates of a candidate are tried, the same for every attempt.
       confirmation_seeds: seeds of the confirmation, which compares the best recipe with the start on the test data.
       false_keeps: bound of the false discovery rate.
       false_drops: bound of the probability that an attempt with the effect is dropped.
@@ -63,6 +64,7 @@ class Ledger:
     together: int = 1
     first_seed: int = 1000
     compare: EqualCost | str | None = "equal compute"
+    tuning_seeds: int = 3
     confirmation_seeds: int = 8
     false_keeps: float = 0.05
     false_drops: float = 0.05
@@ -73,17 +75,25 @@ class Ledger:
         check_name(self.name)
         check_metric(self.metric, self.start, has_measure=False)
         if is_test_metric(self.metric):
-            raise UserError(f"metric is '{self.metric}'; expected one of the validation data: attempts never see others")
+            raise UserError(
+                f"metric is '{self.metric}'; expected one of the validation data: attempts never see others"
+            )
         object.__setattr__(self, "goal", goal_of(self.metric, self.goal or named_goal(self.metric, self.start)))
         object.__setattr__(self, "compare", EqualCost.of(self.compare))
         _check("effect", self.effect, "a number above 0, in the unit of the metric", self.effect > 0)
-        for name, least in (("attempts", 1), ("seeds", 4), ("together", 1), ("confirmation_seeds", 4)):
+        for name, least in (
+            ("attempts", 1),
+            ("seeds", 4),
+            ("together", 1),
+            ("tuning_seeds", 1),
+            ("confirmation_seeds", 4),
+        ):
             _check(name, getattr(self, name), f"at least {least}", getattr(self, name) >= least)
         for name in ("false_keeps", "false_drops"):
             value = getattr(self, name)
             _check(name, value, "a probability between 0 and 1, such as 0.05", 0 < value < 1)
-        last = self.first_seed + self.confirmation_seeds + MOST_ATTEMPTS * self.seeds
-        _check("first_seed", self.first_seed, f"at most {LAST - last}", 0 <= self.first_seed and last <= LAST)
+        last = self.seeds_of(MOST_ATTEMPTS)[-1] - self.first_seed
+        _check("first_seed", self.first_seed, f"at most {LAST - last}", self.first_seed >= 0 and last <= LAST)
         fixed = {name: seed for name, seed in vars(self.start.seeds).items() if seed is not None}
         _check("start.seeds", fixed, "None for each, since every pair has a seed", not fixed)
 
@@ -94,14 +104,20 @@ class Ledger:
         return ledger
 
     def seeds_of(self, attempt: int) -> range:
-        """Return the seeds of an attempt, numbered from 1; those of the confirmation come before all of them."""
-        first = self.first_seed + self.confirmation_seeds + (attempt - 1) * self.seeds
+        """Return the seeds of an attempt, numbered from 1; those of the confirmation and of tuning come before them."""
+        first = self.first_seed + self.confirmation_seeds + self.tuning_seeds + (attempt - 1) * self.seeds
         return range(first, first + self.seeds)
 
     @property
     def seeds_of_confirmation(self) -> range:
         """The seeds of the confirmation, which no attempt uses."""
         return range(self.first_seed, self.first_seed + self.confirmation_seeds)
+
+    @property
+    def seeds_of_tuning(self) -> range:
+        """The seeds at which learning rates are tried."""
+        first = self.first_seed + self.confirmation_seeds
+        return range(first, first + self.tuning_seeds)
 
     def level(self, attempt: int, kept: int) -> float:
         """Return the level α_t at which an attempt is kept, from the number of those kept before it."""

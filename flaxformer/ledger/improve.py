@@ -5,11 +5,14 @@ machines, train the pairs of one attempt together, by the leases of its study, a
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import flaxformer
+from flaxformer.analysis.analysis import analyse
+from flaxformer.core.paths import replace_at
 from flaxformer.ledger import candidates, log
+from flaxformer.ledger.candidates import RATE
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.judge import Evidence, judge
 from flaxformer.ledger.log import AnyEntry, Attempt, Begun, Confirmation, Decision
@@ -18,6 +21,7 @@ from flaxformer.ledger.reading import (
     BEST,
     CANDIDATE,
     CONFIRMATION,
+    TUNING,
     LedgerResults,
     digest_of_scores,
     folder_of,
@@ -28,6 +32,7 @@ from flaxformer.runner.compiled_runs import keeping_compiled_runs
 from flaxformer.runner.events import Event
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run_plan
+from flaxformer.store.store import Store
 from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder, make_folder
@@ -99,13 +104,16 @@ class OpenLedger:
         """Return the best recipe so far."""
         return candidates.best_of(self.ledger, self.root, [attempt.entry for attempt in results.kept])
 
-    def propose(self, changes: Sequence[str], file: Path | None, reason: str) -> Attempt:
-        """Declare an attempt, before anything of it is trained.
+    def propose(
+        self, changes: Sequence[str], file: Path | None, reason: str, rates: Sequence[float] = ()
+    ) -> Generator[Event, None, Attempt]:
+        """Declare an attempt, before it is judged; learning rates to choose from are tried first, at the tuning seeds.
 
         Args:
           changes: changes of the best recipe, or of the run of `file`, as on a command line.
           file: file that declares the candidate as `run`; None for the best recipe.
           reason: why it may be better, in a sentence.
+          rates: learning rates of which the candidate gets the best one; none to leave it as it is.
 
         Raises:
           UserError: it may not be made; see `candidates.check_candidate`.
@@ -115,8 +123,12 @@ class OpenLedger:
         copied = "" if file is None else candidates.copy_candidate(self.root, file)
         best = self.best(results)
         candidate = candidates.candidate_of(self.root, best, changes, copied)
-        notes = candidates.check_candidate(best, candidate)
         number = len(results.attempts) + 1
+        if rates:
+            rate = yield from self._tune(number, best, candidate, rates)
+            changes = [*(text for text in changes if not text.startswith(f"{RATE}=")), f"{RATE}={rate:g}"]
+            candidate = candidates.candidate_of(self.root, best, changes, copied)
+        notes = candidates.check_candidate(best, candidate, rates)
         plan = StudyPlan(candidates.attempt_study(self.ledger, number, best, candidate, reason))
         candidates.check_data(plan, results.begun.data)
         candidates.check_causality(candidate)
@@ -144,6 +156,30 @@ class OpenLedger:
                 raise UserError(f"another process has added to {self.root} meanwhile; run the command again")
             return log.append(self.root, entries, entry)
 
+    def _tune(self, number: int, best: Run, candidate: Run, rates: Sequence[float]) -> Generator[Event, None, float]:
+        """Try learning rates of a candidate, at the cost of the best recipe; return the best by the mean of the metric.
+
+        Raises:
+          UserError: fewer than two rates, or no rate has a result at every seed.
+        """
+        if len({*rates}) < 2:
+            raise UserError(f"learning rates to try are {list(rates)}; expected at least two different ones")
+        if candidates.changed_fields(best, candidate):
+            study = candidates.attempt_study(self.ledger, number, best, candidate, "tuning")
+            candidate = replace_at(candidate, candidates.adjusted_fields(StudyPlan(study)))
+        tuning = StudyPlan(candidates.tuning_study(self.ledger, number, candidate, sorted(rates)))
+        folder = self.root / TUNING / f"{number:03}"
+        with keeping_compiled_runs(COMPILED):
+            yield from run_plan(tuning, dataclasses.replace(self.execution, output=folder))
+        arms = [arm for arm in analyse(Store(folder)).arms if None not in arm.scores]
+        if not arms:
+            raise UserError(
+                f"no learning rate of {sorted(rates)} has a result at every seed ({folder}); try lower ones"
+            )
+        sign = 1.0 if self.ledger.goal == "lower" else -1.0
+        chosen = min(arms, key=lambda arm: sign * arm.estimate.mean)
+        return float(next(iter(chosen.labels.values())))
+
     def _check_can_go_on(self, results: LedgerResults) -> None:
         if results.confirmations:
             raise UserError(f"{self.root} is confirmed, which ends it; expected another ledger for further attempts")
@@ -166,8 +202,8 @@ class OpenLedger:
         recipes = [candidates.recipe_digest(plan.declaration, label) for label in (BEST, CANDIDATE)]
         if recipes != [attempt.best, attempt.recipe]:
             raise UserError(
-                f"attempt {attempt.number} has other recipes than when it was declared: its code, its data or flaxformer "
-                "has changed; expected them as they were, or --withdraw"
+                f"attempt {attempt.number} has other recipes than when it was declared: its code, its data or "
+                "flaxformer has changed; expected them as they were, or --withdraw"
             )
         folder = folder_of(self.root, attempt.number)
         execution = dataclasses.replace(self.execution, output=folder)

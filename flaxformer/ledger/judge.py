@@ -40,9 +40,7 @@ class Evidence:
     """Logarithm of the evidence at which it is kept."""
 
 
-def judge(
-    begun: Begun, level: float, best: Sequence[float | None], candidate: Sequence[float | None]
-) -> Evidence:
+def judge(begun: Begun, level: float, best: Sequence[float | None], candidate: Sequence[float | None]) -> Evidence:
     """Return the state of an attempt.
 
     Args:

@@ -50,6 +50,7 @@ class Begun(Entry, tag="begun", frozen=True, kw_only=True):
     seeds: Int64
     together: Int64
     first_seed: Int64
+    tuning_seeds: Int64
     confirmation_seeds: Int64
     false_keeps: FiniteNumber
     false_drops: FiniteNumber

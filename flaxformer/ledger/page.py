@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.ledger.judge import Evidence
-from flaxformer.ledger.log import Begun
+from flaxformer.ledger.log import Begun, Verdict
 from flaxformer.ledger.reading import ATTEMPTS, CONFIRMATION, PAGE, JudgedAttempt, LedgerResults
 from flaxformer.report import figures, page, phrasing, verdicts
 from flaxformer.report.colours import GREY, VERDICT_COLOURS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Version of the JSON; raised when a field changes its meaning."""
-MEANINGS = {
+MEANINGS: dict[Verdict | None, str] = {
     "kept": "the change is part of the best recipe",
     "dropped": "an improvement of the effect of interest or more is excluded",
     "open": "neither, after all its pairs",
@@ -68,7 +68,9 @@ def answer(results: LedgerResults) -> str:
     confirmation = confirmed(results)
     if confirmation is not None and confirmation.claims:
         claim = confirmation.claims[0]
-        return f"{text} Confirmation on {confirmation.study.metric}: {phrasing.finding(claim)}. {verdicts.answer([claim])}"
+        return (
+            f"{text} Confirmation on {confirmation.study.metric}: {phrasing.finding(claim)}. {verdicts.answer([claim])}"
+        )
     if results.confirmations:
         return f"{text} The confirmation has begun and has no result yet."
     return f"{text} The best recipe is not confirmed yet." if results.kept else text
@@ -106,14 +108,15 @@ def limits(results: LedgerResults) -> Iterator[str]:
     yield from results.faults
     begun, untuned = results.begun, sum(1 for attempt in results.attempts if attempt.entry.notes)
     yield (
-        f"at most {begun.false_keeps:.0%} of the kept changes are expected to have no effect, if the paired differences "
-        "are normal, or symmetric with one mode; skewed differences are kept more often"
+        f"at most {begun.false_keeps:.0%} of the kept changes are expected to have no effect, if paired differences "
+        "are symmetric with one mode; skewed ones are kept more often"
     )
     if untuned:
         yield f"the learning rate was not tuned for the candidates of {count_of(untuned, 'attempt')}"
     opened = [attempt.number for attempt in results.attempts if attempt.verdict == "open"]
     if opened:
-        yield f"attempts {', '.join(map(str, opened))} are open: their effect may be larger or smaller than {begun.effect:g}"
+        numbers_of = ", ".join(map(str, opened))
+        yield f"attempts {numbers_of} are open: their effect may be larger or smaller than {begun.effect:g}"
     if results.kept and not results.confirmations:
         yield "the effects of kept changes are those of the pairs by which they were kept, and tend to be too large"
 
@@ -121,8 +124,9 @@ def limits(results: LedgerResults) -> Iterator[str]:
 def document(results: LedgerResults) -> StudyReport:
     """Return the report of a ledger."""
     begun = results.begun
+    unit = f" {begun.unit}" if begun.unit else ""
     about = (
-        f"Attempts are compared by {begun.metric}; effect of interest {begun.effect:g}{f' {begun.unit}' if begun.unit else ''}; "
+        f"Attempts are compared by {begun.metric}; effect of interest {begun.effect:g}{unit}; "
         f"up to {begun.seeds} pairs each; false discovery rate at most {begun.false_keeps:.0%}."
     )
     confirmation = confirmed(results)
@@ -137,7 +141,9 @@ def document(results: LedgerResults) -> StudyReport:
             ReportSection("", [_forest(results)]),
             ReportSection("Attempts", [_table(results)]),
             ReportSection("Evidence", [_paths(results)]),
-            ReportSection("Verdicts", [Bullets([f"{verdict or 'under way'}: {text}" for verdict, text in MEANINGS.items()])]),
+            ReportSection(
+                "Verdicts", [Bullets([f"{verdict or 'under way'}: {text}" for verdict, text in MEANINGS.items()])]
+            ),
             ReportSection("Test data", [Bullets(list(_looks(results)))]),
             ReportSection("Limits", [Bullets([text[0].upper() + text[1:] + "." for text in limits(results)])]),
         ],
@@ -147,7 +153,8 @@ def document(results: LedgerResults) -> StudyReport:
 def _looks(results: LedgerResults) -> Iterator[str]:
     yield f"{count_of(len(results.confirmations), 'look')} at the test data; attempts do not evaluate them."
     for entry in results.confirmations:
-        yield f"{entry.metric}, after {count_of(entry.attempts, 'attempt')} ({entry.time}): see {CONFIRMATION}/report.html."
+        attempts = count_of(entry.attempts, "attempt")
+        yield f"{entry.metric}, after {attempts} ({entry.time}): see {CONFIRMATION}/report.html."
 
 
 def _table(results: LedgerResults) -> Table:
@@ -229,7 +236,9 @@ def _paths(results: LedgerResults) -> Figure:
         return drawing
 
     def words() -> str:
-        return "; ".join(f"attempt {a.number}: {_evidence(a.evidence.log_e)} after {a.evidence.pairs} pairs" for a in shown)
+        return "; ".join(
+            f"attempt {a.number}: {_evidence(a.evidence.log_e)} after {a.evidence.pairs} pairs" for a in shown
+        )
 
     caption = "Evidence that the candidate is better, after each pair; dotted: the least and the most that was needed."
     return Figure("evidence", draw, caption, words, when=bool(shown))

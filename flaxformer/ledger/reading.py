@@ -2,9 +2,12 @@
 
     ledger.jsonl      log of attempts and verdicts (`ledger.log`)
     attempts/001/     study of the first attempt: the best recipe and the candidate, at the attempt's seeds
+    tuning/001/       study of the learning rates of the first candidate, where they were tuned
     code/DIGEST/      copies of the files that declare candidates
     confirmation/     study of the best recipe and the start, on the test data
     report.html       the page
+
+It may be read while attempts are trained.
 """
 
 import dataclasses
@@ -20,7 +23,7 @@ from flaxformer.store.store import Store
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 
-ATTEMPTS, CODE, CONFIRMATION, PAGE = "attempts", "code", "confirmation", "report.html"
+ATTEMPTS, TUNING, CODE, CONFIRMATION, PAGE = "attempts", "tuning", "code", "confirmation", "report.html"
 AXIS, BEST, CANDIDATE, START = "recipe", "best", "candidate", "start"
 
 
@@ -130,7 +133,9 @@ def scores(begun: Begun, folder: Path) -> tuple[list[float | None], list[float |
 
 def digest_of_scores(best: Sequence[float | None], candidate: Sequence[float | None]) -> str:
     """Return the digest of the scores of an attempt's pairs, in which every bit counts."""
-    texts = ["none" if value is None else float(value).hex() for pair in zip(best, candidate, strict=True) for value in pair]
+    texts = [
+        "none" if value is None else float(value).hex() for pair in zip(best, candidate, strict=True) for value in pair
+    ]
     return digests.digest(" ".join(texts).encode())
 
 
@@ -142,7 +147,9 @@ def _judged(root: Path, begun: Begun, entry: Attempt, decision: Decision | None)
         if digest_of_scores(best[:pairs], candidate[:pairs]) != decision.results:
             faults.append(f"attempt {entry.number}: its results are not those by which it was judged")
         elif decision.verdict != evidence.verdict:
-            faults.append(f"attempt {entry.number} was recorded as {decision.verdict}; its results say {evidence.verdict}")
+            faults.append(
+                f"attempt {entry.number} was recorded as {decision.verdict}; its results say {evidence.verdict}"
+            )
     seconds, flops = (
         0.0 if results is None else float(results.numbers(name).fill_null(0).sum()) for name in ("seconds", "flops")
     )

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array
 
 from flaxformer.diagnostics import Diagnostics, diagnose
-from flaxformer.runner.events import Finished, Progressed
 from flaxformer.runner.compiled_runs import compiled_run
+from flaxformer.runner.events import Finished, Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.kept_weights import Keep, KeptWeights
 from flaxformer.runner.partial_runs import PartialRun, Progress

@@ -46,6 +46,7 @@ class Improve:
     Examples:
       flaxformer improve ledger.py optimizer.learning_rate=0.002 --reason "the rate is low"
       flaxformer improve ledger.py --candidate gated.py --reason "gates help small models"
+      flaxformer improve ledger.py model.norm=post --tune 0.001 0.003 --reason "as published"
       flaxformer improve ledger.py --confirm
     """
 
@@ -55,6 +56,10 @@ class Improve:
         Path | None, option("FILE", "the best recipe", "a file that defines the candidate as `run`, before any change")
     ] = None
     reason: Annotated[str | None, option("TEXT", "none", "why the change may help, in one sentence")] = None
+    tune: Annotated[
+        tuple[float, ...],
+        option("RATE …", "none", "learning rates to try for the candidate first, at the tuning seeds"),
+    ] = ()
     confirm: Annotated[
         bool, flag("compare the best recipe with the start on the test data, once, which ends the ledger")
     ] = False

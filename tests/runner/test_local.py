@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers.loopback import wait
+from runner.loopback import wait
 from study.tiny import FILE, results
 
 from flaxformer.store.store import Store

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.launchers import local, ray, slurm
-from flaxformer.launchers.options import Options
-from flaxformer.launchers.share import Share
 from flaxformer.runner.launch import declare, missing
+from flaxformer.runner.launchers import local, ray, slurm
+from flaxformer.runner.launchers.options import Options
+from flaxformer.runner.launchers.share import Share
 from flaxformer.runner.stages import is_staged
 from flaxformer.store.store import Store
 from flaxformer.study.plan import StudyPlan

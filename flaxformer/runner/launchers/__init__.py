@@ -5,8 +5,8 @@ divide the work by their shares and by leases, and each continues from what is i
 when it has a row there; the state of a scheduler is never consulted.
 """
 
-from flaxformer.launchers.launching import LAUNCHERS, launch
-from flaxformer.launchers.options import Options
-from flaxformer.launchers.share import Share
+from flaxformer.runner.launchers.launching import LAUNCHERS, launch
+from flaxformer.runner.launchers.options import Options
+from flaxformer.runner.launchers.share import Share
 
 __all__ = ["LAUNCHERS", "Options", "Share", "launch"]

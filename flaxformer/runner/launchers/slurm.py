@@ -17,8 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.launchers.options import Options, parse_int, parse_key_values
-from flaxformer.launchers.share import Share, shares
+from flaxformer.runner.launchers.options import Options, parse_int, parse_key_values
+from flaxformer.runner.launchers.share import Share, shares
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder
@@ -35,7 +35,7 @@ MINUTES, WARNING, SLACK = 60, 90, 50
 SCRIPT = """#!/bin/bash
 srun{options} {python} -m flaxformer.cli run {words} --share "$SLURM_ARRAY_TASK_ID/{parts}"
 code=$?
-[ "$code" -le 128 ] || {python} -m flaxformer.launchers.resubmit {root} "$SLURM_ARRAY_TASK_ID/{parts}" "$code"
+[ "$code" -le 128 ] || {python} -m flaxformer.runner.launchers.resubmit {root} "$SLURM_ARRAY_TASK_ID/{parts}" "$code"
 exit "$code"
 """
 

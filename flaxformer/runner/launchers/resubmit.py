@@ -1,6 +1,6 @@
 """Second attempts of a SLURM job that was asked to end, or whose process was killed, such as by a lack of memory.
 
-    python -m flaxformer.launchers.resubmit DIR K/N EXIT_CODE
+    python -m flaxformer.runner.launchers.resubmit DIR K/N EXIT_CODE
 
 The batch script of a job calls it after a process that a signal ended. The job is queued again, and continues with the
 trials of its share that have no row. After `ATTEMPTS` kills without a new result or save, the trials of the program
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.launchers.share import Share
+from flaxformer.runner.launchers.share import Share
 from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.store.leases import owner_is_gone, read_leases
 from flaxformer.store.rows import Row

@@ -14,8 +14,8 @@ from study.tiny import FILE, tiny
 from flaxformer.cli import launcher, main
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.parsing import parse, with_set
-from flaxformer.launchers import LAUNCHERS, Options, Share, launching, local, ray, slurm
-from flaxformer.launchers.share import shares
+from flaxformer.runner.launchers import LAUNCHERS, Options, Share, launching, local, ray, slurm
+from flaxformer.runner.launchers.share import shares
 from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.store.store import Store
 from flaxformer.study import Axis
@@ -249,7 +249,7 @@ def test_submitted_script_runs_the_command_with_the_share_of_the_job(sbatch):
     check = 'srun() { shift; "$@"; }; python() { printf "%s\\n" "$@"; return "$CODE"; }\n'
     check += said.replace(sys.executable, "python")
     words = ["-m", "flaxformer.cli", "run", "x y.py", "--seeds", "2", "--share", "3/4"]
-    again = ["-m", "flaxformer.launchers.resubmit", str(root), "3/4"]
+    again = ["-m", "flaxformer.runner.launchers.resubmit", str(root), "3/4"]
     for code in (0, 1, 2, 130, 137):
         environment = os.environ | {"SLURM_ARRAY_TASK_ID": "3", "CODE": str(code)}
         done = subprocess.run(["bash", "-c", check], env=environment, capture_output=True, text=True, check=False)

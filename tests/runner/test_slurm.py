@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launchers.loopback import cluster, wait, why_not
+from runner.loopback import cluster, wait, why_not
 from study.tiny import FILE, results
 
 from flaxformer.store.store import Store
