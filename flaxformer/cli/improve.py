@@ -58,6 +58,8 @@ def _check(arguments: Improve) -> None:
         raise UserError(
             "--tune stands without a change; expected one, or the rate itself: optimizer.learning_rate=0.002"
         )
+    if arguments.reason is not None and not changes:
+        raise UserError("--reason stands without a change; expected one, such as optimizer.learning_rate=0.002")
     if changes and not (arguments.reason or "").strip():
         raise UserError('the attempt has no reason; expected --reason "why the change may help"')
 

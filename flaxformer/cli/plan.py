@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer import model
+from flaxformer.analysis import noise
 from flaxformer.cli import target
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.remat import remat_table
@@ -17,12 +18,15 @@ from flaxformer.config import ModelConfig
 from flaxformer.core import params
 from flaxformer.core.params import Spec
 from flaxformer.devices.sharding import replicated_axes
+from flaxformer.report.numbers import number
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import plan_of, store_of
 from flaxformer.runner.stages import describe_stages
 from flaxformer.store.columns import statuses
+from flaxformer.study.claim import Claim
+from flaxformer.study.declare import Study
 from flaxformer.study.equal_cost import describe_matches
 from flaxformer.study.evaluation_data import data_limits_of
 from flaxformer.study.program_cost import Cost, cost, slow_decoding
@@ -75,6 +79,7 @@ def main(arguments: Plan, console: Console) -> int:
         f"{count_of(len(study.claims), 'claim')}, judged on {study.metric}, with Holm's correction."
         if study.claims
         else f"No claim is declared; the report shows {study.metric} for every arm.",
+        *power(study, noise.read(noise.folder_of(store_of(study, execution).root))),
     ]
     for line in lines:
         console.print(line, highlight=False)
@@ -88,6 +93,31 @@ def main(arguments: Plan, console: Console) -> int:
         console.print()
         console.print(fit_width(remat_table(study.baseline), console.width))
     return 0
+
+
+def power(study: Study, floor: noise.Noise | None) -> Iterator[str]:
+    """Yield the effect that the study's seeds find, by the noise floor in the folder beside it, and that of its claims.
+
+    A claim may state the effect that it looks for; the number of seeds that finds it, and their time, follow.
+    """
+    if floor is None or floor.metric != study.metric:
+        return
+    family, unit = max(len(study.claims), 1), f" {floor.unit}" if floor.unit else ""
+    smallest = number(floor.finds(len(study.seeds), family))
+    yield (
+        f"{count_of(len(study.seeds), 'seed')} find {smallest}{unit} or more with a probability of {noise.POWER}, for a "
+        f"difference that varies as that of {floor.change} does (sd {number(floor.paired_sd)}; 'flaxformer noise')."
+    )
+    for claim in study.claims:
+        if not isinstance(claim, Claim) or claim.effect is None:
+            continue
+        seeds = floor.seeds_for(claim.effect, family)
+        if seeds is None:
+            yield f"'{claim.text}': an effect of {claim.effect:g}{unit} needs more than {noise.MOST_SEEDS:,} seeds."
+        else:
+            work = duration(seeds * len(study.arms()) * floor.seconds)
+            needed = f"{count_of(seeds, 'seed')} ({work} in all)"
+            yield f"'{claim.text}': an effect of {claim.effect:g}{unit} needs {needed}."
 
 
 def show_data(task: Task, console: Console) -> None:

@@ -16,6 +16,7 @@ from flaxformer.store.declaration import Declaration, Recipe
 from flaxformer.study.axis import Axis
 from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Study
+from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.load import load
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.search import Points
@@ -83,6 +84,22 @@ def tuning_study(ledger: Ledger, number: int, candidate: Run, rates: Sequence[fl
         test=False,
         file=ledger.file,
     )
+
+
+def check_not_adjusted(ledger: Ledger, changes: Sequence[str]) -> None:
+    """Refuse a change of the field that the comparison at equal cost adjusts.
+
+    Raises:
+      UserError: the field.
+    """
+    if not isinstance(ledger.compare, EqualCost):
+        return
+    for path in (text.partition("=")[0] for text in changes):
+        if path in ledger.compare.adjust:
+            raise UserError(
+                f"the candidate changes {path}, which the comparison at equal {ledger.compare.quantity} adjusts; "
+                "expected another change"
+            )
 
 
 def check_candidate(best: Run, candidate: Run, rates: Sequence[float] = ()) -> tuple[str, ...]:

@@ -92,8 +92,8 @@ class Ledger:
         for name in ("false_keeps", "false_drops"):
             value = getattr(self, name)
             _check(name, value, "a probability between 0 and 1, such as 0.05", 0 < value < 1)
-        last = self.seeds_of(MOST_ATTEMPTS)[-1] - self.first_seed
-        _check("first_seed", self.first_seed, f"at most {LAST - last}", self.first_seed >= 0 and last <= LAST)
+        room = LAST - (self.seeds_of(MOST_ATTEMPTS)[-1] - self.first_seed)
+        _check("first_seed", self.first_seed, f"a whole number from 0 to {room}", 0 <= self.first_seed <= room)
         fixed = {name: seed for name, seed in vars(self.start.seeds).items() if seed is not None}
         _check("start.seeds", fixed, "None for each, since every pair has a seed", not fixed)
 

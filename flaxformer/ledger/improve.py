@@ -120,6 +120,7 @@ class OpenLedger:
         """
         results = self.begin()
         self._check_can_go_on(results)
+        candidates.check_not_adjusted(self.ledger, changes)
         copied = "" if file is None else candidates.copy_candidate(self.root, file)
         best = self.best(results)
         candidate = candidates.candidate_of(self.root, best, changes, copied)
@@ -142,6 +143,7 @@ class OpenLedger:
             best=candidates.recipe_digest(plan.declaration, BEST),
             recipe=candidates.recipe_digest(plan.declaration, CANDIDATE),
             programs=len(plan.groups),
+            rates=tuple(sorted(rates)),
             notes=notes,
         )
         expected = results.kept[-1].entry.recipe if results.kept else results.begun.recipe

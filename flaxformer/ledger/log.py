@@ -81,6 +81,8 @@ class Attempt(Entry, tag="attempt", frozen=True, kw_only=True):
     """Digest of the candidate's recipe."""
     programs: Int64 = 2
     """Number of compiled programs; 1 if the candidate shares that of the best recipe."""
+    rates: tuple[FiniteNumber, ...] = ()
+    """Learning rates among which the candidate's was chosen; empty if it was not tuned."""
     notes: tuple[str, ...] = ()
     """Sentences on what the reader has to know, such as a learning rate that was not tuned."""
 

@@ -106,7 +106,7 @@ def change_of(attempt: JudgedAttempt) -> str:
 def limits(results: LedgerResults) -> Iterator[str]:
     """Yield what is wrong with the folder, and what is not known."""
     yield from results.faults
-    begun, untuned = results.begun, sum(1 for attempt in results.attempts if attempt.entry.notes)
+    begun, untuned = results.begun, sum(1 for attempt in results.attempts if not attempt.entry.rates)
     yield (
         f"at most {begun.false_keeps:.0%} of the kept changes are expected to have no effect, if paired differences "
         "are symmetric with one mode; skewed ones are kept more often"
@@ -278,6 +278,7 @@ def _attempt_json(attempt: JudgedAttempt) -> JsonObject:
         "log_evidence_needed": evidence.log_needed,
         "seconds": attempt.seconds,
         "flops": attempt.flops,
+        "learning_rates_tried": list(entry.rates),
         "notes": list(entry.notes),
         "folder": f"{ATTEMPTS}/{entry.number:03}",
     }

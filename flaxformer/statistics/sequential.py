@@ -36,14 +36,17 @@ FARTHEST = 3.0
 """Distance, in standard deviations, from which on bets are alike, so that one outlier does not decide."""
 NORMAL_MEDIAN = 0.6744897501960817
 """Median distance of a standard normal number from 0."""
-STEPS = 60
-"""Halvings by which a limit of a confidence sequence is located; its relative error is then 2^-60 of the range."""
-GRID = 64
-"""Bounds that are tried on either side for a limit, in geometric distances from the mean."""
+GRID, ROUNDS = 64, 7
+"""Bounds that are tried together for a limit of a confidence sequence, and number of times that they are refined."""
+NEAREST, FARTHEST_BOUND = 1e-3, 1e3
+"""Distances of the first bounds from the mean, in units of the largest distance of a difference from it."""
 
 
-def evidence(differences: np.ndarray, bound: float = 0.0) -> np.ndarray:
-    """Return log E after each seed against "the mean difference is at most `bound`"; see the module."""
+def evidence(differences: np.ndarray, bound: float | np.ndarray = 0.0) -> np.ndarray:
+    """Return log E after each seed against "the mean difference is at most `bound`"; see the module.
+
+    Several bounds are an array [bounds, 1].
+    """
     x = np.asarray(differences, float) - bound
     distances = np.abs(x)
     medians = [np.median(distances[..., : i + 1], -1) for i in range(x.shape[-1])]
@@ -73,26 +76,15 @@ def confidence_sequence(differences: np.ndarray, level: float) -> tuple[float, f
 
 def _upper_limit(x: np.ndarray, level: float) -> float:
     """The smallest bound from which on "the mean is at least the bound" is rejected at the last seed."""
-
-    def is_rejected(bound: float) -> bool:
-        return len(x) > 0 and float(evidence(-x, -bound)[-1]) >= -math.log(level)
-
-    unit = float(np.abs(x - x.mean()).max()) if len(x) else 0.0
-    if unit == 0.0:
-        return math.inf if not len(x) or not is_rejected(_next_above(x[0])) else float(x[0])
-    distances = unit * np.geomspace(1e-3, 1e3, GRID)
-    rejected = [is_rejected(float(x.mean()) + distance) for distance in distances]
-    if not rejected[-1]:
+    if not len(x):
         return math.inf
-    first = len(rejected) - rejected[::-1].index(False) if False in rejected else 0
-    high = float(x.mean() + distances[first])
-    low = float(x.mean() + (distances[first - 1] if first else 0.0))
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_rejected(middle) else (middle, high)
-    return high
-
-
-def _next_above(value: float) -> float:
-    """A bound barely above a value that all differences have."""
-    return value + max(abs(value), 1.0) * 1e-9
+    mean = float(x.mean())
+    unit = float(np.abs(x - mean).max()) or max(abs(mean), 1.0) * 1e-9
+    bounds = np.concatenate([[mean], mean + unit * np.geomspace(NEAREST, FARTHEST_BOUND, GRID)])
+    for _ in range(ROUNDS):
+        rejected = evidence(-x, -bounds[:, None])[:, -1] >= -math.log(level)
+        if not rejected[-1]:
+            return math.inf
+        last = int(np.flatnonzero(~rejected)[-1]) if not rejected.all() else 0
+        bounds = np.linspace(bounds[last], bounds[last + 1], GRID)
+    return float(bounds[-1])
