@@ -30,7 +30,7 @@ def main(arguments: Improve, console: Console) -> int:
     _check(arguments)
     ledger = load(arguments.file, "ledger", Ledger).in_file(find_experiment(arguments.file))
     root = arguments.output or Path("runs") / ledger.name
-    opened = OpenLedger(ledger, root, Execution(devices=arguments.devices))
+    opened = OpenLedger(ledger, root, Execution(devices=arguments.devices), arguments.trust_code)
     shown = Console(file=sys.stderr, quiet=True) if arguments.json else console
     failed = 0
     if arguments.withdraw:

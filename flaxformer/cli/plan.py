@@ -105,8 +105,8 @@ def power(study: Study, floor: noise.Noise | None) -> Iterator[str]:
     family, unit = max(len(study.claims), 1), f" {floor.unit}" if floor.unit else ""
     smallest = number(floor.finds(len(study.seeds), family))
     yield (
-        f"{count_of(len(study.seeds), 'seed')} find {smallest}{unit} or more with a probability of {noise.POWER}, for a "
-        f"difference that varies as that of {floor.change} does (sd {number(floor.paired_sd)}; 'flaxformer noise')."
+        f"{count_of(len(study.seeds), 'seed')} find {smallest}{unit} or more with a probability of {noise.POWER}, for "
+        f"a difference that varies as that of {floor.change} does (sd {number(floor.paired_sd)}; 'flaxformer noise')."
     )
     for claim in study.claims:
         if not isinstance(claim, Claim) or claim.effect is None:

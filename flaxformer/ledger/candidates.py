@@ -15,6 +15,7 @@ from flaxformer.ledger.reading import AXIS, BEST, CANDIDATE, CODE, START
 from flaxformer.store.declaration import Declaration, Recipe
 from flaxformer.study.axis import Axis
 from flaxformer.study.claim import Claim
+from flaxformer.study.copied_code import execute_copy
 from flaxformer.study.declare import Study
 from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.load import load
@@ -25,7 +26,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.json_differences import differences
 from flaxformer.system.python_files import find_experiment
 from flaxformer.system.typed_data import plain
-from flaxformer.system.user_code import copy_sources, is_unchanged_copy, path_of_copy, user_modules
+from flaxformer.system.user_code import copy_sources, path_of_copy, user_modules
 from flaxformer.training.run import Run
 
 HELD = {
@@ -49,25 +50,30 @@ def copy_candidate(root: Path, file: Path) -> str:
     return str(path_of_copy(copy_sources(root / CODE, user_modules(file)), file))
 
 
-def candidate_of(root: Path, best: Run, changes: Sequence[str], file: str) -> Run:
+def candidate_of(root: Path, best: Run, changes: Sequence[str], file: str, trust_code: bool) -> Run:
     """Return the run of a candidate: changes of the best recipe, or of the run of a copied file.
 
+    Args:
+      root: the ledger's folder.
+      best: the best recipe.
+      changes: changes, as on a command line.
+      file: path of the copy; empty for changes of the best recipe.
+      trust_code: True if the copy may be executed.
+
     Raises:
-      UserError: the copy was changed, or a change is not one of a run.
+      UserError: the copy was changed or is not to be executed, or a change is not one of a run.
     """
     if not file:
         return override(best, changes)
-    copies = root / CODE / Path(file).parts[1]
-    if not is_unchanged_copy(copies):
-        raise UserError(f"{copies} was changed after it was written; expected the file of the candidate as it was")
-    return override(load(root / file, "run", Run), changes)
+    run = execute_copy(root, root / file, "it declares a candidate", trust_code, lambda copy: load(copy, "run", Run))
+    return override(run, changes)
 
 
-def best_of(ledger: Ledger, root: Path, kept: Sequence[Attempt]) -> Run:
+def best_of(ledger: Ledger, root: Path, kept: Sequence[Attempt], trust_code: bool) -> Run:
     """Return the best recipe: the start with the changes of the kept attempts, in order."""
     best = ledger.start
     for attempt in kept:
-        best = replace_at(candidate_of(root, best, attempt.changes, attempt.file), attempt.adjusted)
+        best = replace_at(candidate_of(root, best, attempt.changes, attempt.file, trust_code), attempt.adjusted)
     return best
 
 

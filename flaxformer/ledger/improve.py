@@ -5,6 +5,7 @@ machines, train the pairs of one attempt together, by the leases of its study, a
 """
 
 import dataclasses
+import os
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from flaxformer.store.store import Store
 from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder, make_folder
+from flaxformer.system.links import output_folder
 from flaxformer.training.run import Run
 
 PATIENCE = 30.0
@@ -59,6 +61,10 @@ class OpenLedger:
     ledger: Ledger
     root: Path
     execution: Execution
+    trust_code: bool = False
+    """True to execute the copies of candidates' files in the folder, which another process may have written."""
+    written: set[str] = dataclasses.field(default_factory=set)
+    """Copies that this process has written."""
 
     def results(self) -> LedgerResults:
         """Return the results so far; see `read_ledger`."""
@@ -84,7 +90,10 @@ class OpenLedger:
           UserError: it holds another ledger, or one that was changed after it was written.
         """
         ledger = self.ledger
-        make_folder(self.root)
+        for name in ("study.json", "config.json"):
+            if os.path.lexists(self.root / name):
+                raise UserError(f"{self.root} holds other results ({name}); expected a folder of its own (--output)")
+        make_folder(output_folder(self.root))
         study = candidates.start_study(ledger)
         declared = StudyPlan(study).declaration
         data = declared.evaluation_data.get("baseline")
@@ -102,7 +111,15 @@ class OpenLedger:
 
     def best(self, results: LedgerResults) -> Run:
         """Return the best recipe so far."""
-        return candidates.best_of(self.ledger, self.root, [attempt.entry for attempt in results.kept])
+        kept = [attempt.entry for attempt in results.kept]
+        return candidates.best_of(self.ledger, self.root, kept, self._trusts({entry.file for entry in kept}))
+
+    def _trusts(self, files: set[str]) -> bool:
+        return self.trust_code or files <= {"", *self.written}
+
+    def candidate(self, best: Run, changes: Sequence[str], file: str) -> Run:
+        """Return the run of a candidate; see `candidates.candidate_of`."""
+        return candidates.candidate_of(self.root, best, changes, file, self._trusts({file}))
 
     def propose(
         self, changes: Sequence[str], file: Path | None, reason: str, rates: Sequence[float] = ()
@@ -122,13 +139,14 @@ class OpenLedger:
         self._check_can_go_on(results)
         candidates.check_not_adjusted(self.ledger, changes)
         copied = "" if file is None else candidates.copy_candidate(self.root, file)
+        self.written.add(copied)
         best = self.best(results)
-        candidate = candidates.candidate_of(self.root, best, changes, copied)
+        candidate = self.candidate(best, changes, copied)
         number = len(results.attempts) + 1
         if rates:
             rate = yield from self._tune(number, best, candidate, rates)
             changes = [*(text for text in changes if not text.startswith(f"{RATE}=")), f"{RATE}={rate:g}"]
-            candidate = candidates.candidate_of(self.root, best, changes, copied)
+            candidate = self.candidate(best, changes, copied)
         notes = candidates.check_candidate(best, candidate, rates)
         plan = StudyPlan(candidates.attempt_study(self.ledger, number, best, candidate, reason))
         candidates.check_data(plan, results.begun.data)
@@ -199,7 +217,7 @@ class OpenLedger:
         """
         results = self.begin()
         best = self.best(results)
-        candidate = candidates.candidate_of(self.root, best, attempt.changes, attempt.file)
+        candidate = self.candidate(best, attempt.changes, attempt.file)
         plan = StudyPlan(candidates.attempt_study(self.ledger, attempt.number, best, candidate, attempt.reason))
         recipes = [candidates.recipe_digest(plan.declaration, label) for label in (BEST, CANDIDATE)]
         if recipes != [attempt.best, attempt.recipe]:

@@ -97,6 +97,8 @@ REFUSED = {
     "claims": ["claims", "--folder", "results", "--output", "claims_of_results"],
     "run into it": ["run", "other.py", "--output", "results"],
     "declare into it": ["declare", "other.py", "--output", "results"],
+    "improve into it": ["improve", "ledger.py", "--output", "results"],
+    "noise into it": ["noise", "other.py", "--output", "results"],
     "train into it": ["train", "other.py", "--output", "job"],
     "verify --file": ["verify", "results", "--file", "other.py"],
     "replicate --file": ["replicate", "results", "--file", "other.py", "--seeds", "7:8"],
@@ -130,6 +132,8 @@ def foreign(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     study = STUDY_FROM.replace("TEXT", str(trained / "text.txt"))
     other = study.replace("init=From", "# ")
+    ledger = f"{other}\nfrom flaxformer import Ledger\nledger = Ledger(name='own', start=run, effect=0.1)\n"
+    (tmp_path / "ledger.py").write_text(ledger)
     for name, text in {"from.py": study, "other.py": other, "measure.py": MEASURE, "points.csv": POINTS}.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr("flaxformer.report.figures.draw", lambda figures, folder: {})

@@ -43,6 +43,8 @@ POSITIONAL = {
     "new": ["study", "fresh"],
     "check": ["study.py"],
     "plan": ["study.py"],
+    "noise": ["study.py"],
+    "improve": ["ledger.py"],
     "declare": ["study.py"],
     "run": ["study.py"],
     "status": ["results"],
@@ -139,6 +141,16 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--seeds", ["-1", "x", *HUGE]),
         ("--on-code-change", ["forget"]),
         ("--output", ["x" * 300, "study.py", "study.py/below"]),
+    ],
+    "noise": [
+        ("--seeds", ["1", "-1", "x", *HUGE]),
+        ("--change", ["", "x", "model.layers", "model.layers=x", "nothing=1"]),
+        ("--output", ["x" * 300, "study.py", "study.py/below"]),
+    ],
+    "improve": [
+        ("--candidate", ["none.py", "text.txt", "job", "study.py"]),
+        ("--reason", ["", " ", "without a change"]),
+        ("--tune", ["x", "0.1", "nan 0.1"]),
     ],
     "claims": [("--seeds", ["-1", "x", *HUGE]), ("--folder", ["none", "results", "study.py"])],
     "bench": [
@@ -300,6 +312,8 @@ def write_files(folder: Path, study: str, job: str) -> None:
     """Write the files that the command lines name, besides `results` and `job`."""
     (folder / "study.py").write_text(study)
     (folder / "job.py").write_text(job)
+    ledger = "\nfrom flaxformer import Ledger\nledger = Ledger(name='drawn', start=run, effect=0.1)\n"
+    (folder / "ledger.py").write_text(job + ledger)
     (folder / "text.txt").write_text("to be or not to be " * 50)
     (folder / "binary").write_bytes(bytes(range(256)) * 9)
     (folder / "texts").mkdir()

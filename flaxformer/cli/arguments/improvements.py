@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from flaxformer.cli.arguments.options import Overrides, SeedsOption, flag, option, positional
+from flaxformer.cli.arguments.options import Overrides, SeedsOption, TrustCode, flag, option, positional
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,5 +65,6 @@ class Improve:
     ] = False
     withdraw: Annotated[bool, flag("end the attempt under way; it counts as one without effect")] = False
     output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of the ledger")] = None
+    trust_code: TrustCode = False
     devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None
     json: Annotated[bool, flag("print the ledger as JSON at the end, and nothing else")] = False
