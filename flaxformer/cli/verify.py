@@ -83,9 +83,9 @@ class EventsWithResult:
 def check(store: Store, choice: TrialSample, rows: int) -> None:
     """Raise UserError if no trial can be verified, of a folder with a number of rows."""
     if not choice.finished and rows:
-        others = f"{count_of(rows, 'row')} of other arms or seeds"
+        elsewhere = f"{count_of(rows, 'row')} of other arms or seeds"
         raise UserError(
-            f"{store.root} has no finished trial of the study's file, and {others}; "
+            f"{store.root} has no finished trial of the study's file, and {elsewhere}; "
             "give the file as it ran with --file, or train this one with 'flaxformer run'"
         )
     if not choice.finished:

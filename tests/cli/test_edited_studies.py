@@ -28,7 +28,7 @@ from study.editions import LABELS, METRIC_NAMES, NAMES, TEXTS, VALUES, EditedAxi
 
 import flaxformer
 from flaxformer.analysis.analysis import analyse
-from flaxformer.analysis.former_results import _superseded_rows
+from flaxformer.analysis.former_results import superseded_rows
 from flaxformer.cli import main
 from flaxformer.runner import launch
 from flaxformer.store import declaration_log, provenance
@@ -425,7 +425,7 @@ class Edits(RuleBasedStateMachine):
         store = Store(self.folder / "out")
         rungs = [Store(path) for path in (self.folder / "out" / RUNGS).glob("*")]
         rows = [row for one in (store, *rungs) for row in one.rows().values()]
-        rows += [row for one in (store, *rungs) for row in _superseded_rows(one)]
+        rows += [row for one in (store, *rungs) for row in superseded_rows(one)]
         there = {(row.trial, row.fingerprint, row.status): dict(row.metrics) for row in rows}
         results = {key for key in self.written if key[2] != "failed"}  # a failed run may be tried again
         assert results <= there.keys(), results - there.keys()
@@ -521,10 +521,13 @@ def _settings(sequences, length, **changes):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 def test_a_folder_survives_edits_of_its_study():
     run_state_machine_as_test(Edits, settings=_settings(SEQUENCES, LENGTH, derandomize=True, phases=(Phase.generate,)))
+    assert ENDS["run", 0] > 5
+    assert ENDS["run", 2] > 1
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 def test_a_folder_survives_many_edits_of_its_study():
     run_state_machine_as_test(Edits, settings=_settings(MANY, 2 * LENGTH, phases=(Phase.generate,)))
-    print(ENDS)
+    for command in ("run", "declare", "replicate", "verify", "compare", "report", "status"):
+        assert ENDS[command, 0] > 0, command
