@@ -60,7 +60,7 @@ class WithdrawnClaim:
 
     claim: DeclaredClaim
     entry: DeclarationEntry
-    """The last declaration that held it."""
+    """The last declaration that held it, of those at seeds without earlier results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,14 +115,14 @@ class History:
     def withdrawn_claims(self) -> list[WithdrawnClaim]:
         """Return the claims that were declared before their data and are no longer declared in that form.
 
-        A claim that was withdrawn before its data is not among them, nor one that was declared after them.
+        A claim that was withdrawn before its data is not among them, nor one that was declared after them. Its data are
+        those of its last declaration at seeds that had no results when it was first declared.
         """
         current = {*self.keys[-1]} if self.is_current else set()
         withdrawn: dict[str, WithdrawnClaim] = {}
         for n, before in enumerate(self.entries[:-1]):
             for claim, key in zip(before.claims, self.keys[n], strict=True):
-                is_left = key in self.keys[n + 1] or key in current
-                if is_left or self.known_seeds(claim, self._first(key, n), before.seeds, before):
+                if key in current or self.known_seeds(claim, self._first(key, n), before.seeds, before):
                     continue
                 if self.known_seeds(claim, n + 1, before.seeds, before):
                     withdrawn[key] = WithdrawnClaim(claim, before)

@@ -44,7 +44,7 @@ def _former_rows(
     """Return the row of each trial that was trained by the recipe that an entry declares."""
     recipes, by_trial = entry.recipes, {}
     wanted = {*trials}
-    for row in [*_superseded_rows(store), *columns.rows_of(store, trials).values()] if trials else []:
+    for row in [*superseded_rows(store), *columns.rows_of(store, trials).values()] if trials else []:
         arm = row.trial.rpartition(",seed=")[0]
         trained_under = log.at_digest.get(row.declaration or "", entry)
         if row.trial in wanted and trained_under.recipes.get(arm) == recipes.get(arm):
@@ -52,7 +52,7 @@ def _former_rows(
     return by_trial
 
 
-def _superseded_rows(store: Store) -> list[Row]:
+def superseded_rows(store: Store) -> list[Row]:
     """Return the rows that were set aside after a change of code, the earliest first; damage is noted in the store."""
     rows = []
     for path in sorted((store.root / SUPERSEDED).glob("[0-9]*.parquet"), key=lambda path: (len(path.name), path.name)):

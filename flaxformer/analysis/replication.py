@@ -20,6 +20,8 @@ from flaxformer.system.typed_data import plain
 
 STEP = 1000
 """Distance between the seeds of a study and the first seeds that a replication may use."""
+MOST_LISTED = 12
+"""Number of differences that an error message lists."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,21 +98,29 @@ def check_fresh(seeds: Sequence[int], used: Collection[int], where: object) -> N
         raise UserError(f"{where} already used the seeds {shown}; expected seeds that it did not use")
 
 
-def check_same_recipes(first: Declaration, fresh: Declaration) -> None:
+def check_same_recipes(first: Declaration, fresh: Declaration, source: str = "the copy of the study's file") -> None:
     """Check that two declarations have the same arms with the same recipes; the rule of a halving depends on seeds.
+
+    Args:
+      first: declaration of the folder.
+      fresh: declaration of a file.
+      source: the file, in words.
 
     Raises:
       UserError: they differ; the message lists the differences.
     """
     before, after = (
-        {arm: plain(replace(recipe, halving=None)) for arm, recipe in declaration.recipes.items()}
+        {arm.arm: plain(replace(declaration.recipes[arm.arm], halving=None)) for arm in declaration.arms}
         for declaration in (first, fresh)
     )
-    changed = [line for arm in after for line in differences(before.get(arm), after[arm])]
-    if changed:
-        lines = "\n".join(f"  {line}" for line in changed[:12])
-        more = f"\n  and {len(changed) - 12} more" if len(changed) > 12 else ""
+    only = [f"arm {arm or 'of the baseline'}: in the folder alone" for arm in before if arm not in after]
+    only += [f"arm {arm or 'of the baseline'}: in the file alone" for arm in after if arm not in before]
+    changed = [line for arm in after if arm in before for line in differences(before[arm], after[arm])]
+    if lines := [*only, *dict.fromkeys(changed)]:
+        listed = "\n".join(f"  {line}" for line in lines[:MOST_LISTED])
+        more = f"\n  and {len(lines) - MOST_LISTED} more" if len(lines) > MOST_LISTED else ""
         raise UserError(
-            f"the copy of the study's file gives other recipes than those that ran:\n{lines}{more}\n"
-            "Give the overrides of the first run after DIR, such as model.layers=4, and use the same package version."
+            f"{source} gives other recipes than those that ran:\n{listed}{more}\n"
+            "Give the overrides of the first run after DIR, such as model.layers=4, and use the same package version; "
+            "or give the file as it ran with --file."
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shutil
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ from flaxformer.training.run import Run
 NAME = "config.json"
 FORMAT = 2
 """Version of config.json; raised when older files cannot be read."""
+LOCKS = (".lock", ".lock.holder")
+"""Files of the lock, which stay where they are."""
 
 
 class ConfigFile(TypedDict):
@@ -37,6 +40,8 @@ class ConfigFile(TypedDict):
     code_changes: NotRequired[list[JsonObject]]
     initial_weights: NotRequired[str]
     """Digest of the weights that the run started from."""
+    extensions: NotRequired[list[JsonObject]]
+    """Changes of the number of steps, in order: fields of `jobs.extension.Extension`, and the time."""
 
 
 def write_config(
@@ -77,6 +82,8 @@ def write_config(
     data: ConfigFile = {"format": FORMAT, "run": canonical(run), "code": code, "source": source}
     if history:
         data["code_changes"] = history
+    if old is not None and on_code_change == "keep" and "extensions" in old:
+        data["extensions"] = old["extensions"]
     if initial_weights is not None:
         data["initial_weights"] = initial_weights
     write_document(folder / NAME, dict(data))
@@ -102,24 +109,47 @@ def check_config(
     old = _read_document(folder)
     if changed_fields := differences(old["run"], canonical(run)):
         lines = "\n".join(f"  {line}" for line in changed_fields)
-        raise UserError(f"{folder} holds another run:\n{lines}\nGive another folder, or remove this one.")
+        raise UserError(f"{folder} holds another run:\n{lines}\nGive another folder, or set these fields back.")
     if None not in (initial_weights, old_weights := old.get("initial_weights")) and old_weights != initial_weights:
         raise UserError(
             f"{folder} holds a run that started from other weights: {old_weights} -> {initial_weights}. Give another "
-            "folder, or remove this one."
+            "folder, or restore these weights."
         )
     changed = changes.compare_digests(old.get("code") or {}, code) + read_records.changed_reads(folder, file)
     return changes.decide(folder, on_code_change, {changes.DERIVED: changed} if changed else {}, 1, "a run")
 
 
+def extend_config(folder: Path, run: Run, extension: JsonObject) -> None:
+    """Write a run that differs from a folder's in the number of steps, and add the extension to those before."""
+    data = _read_document(folder)
+    data["run"], data["extensions"] = canonical(run), [*data.get("extensions", []), extension]
+    write_document(folder / NAME, dict(data))
+
+
+def supersede_after(folder: Path, step: int) -> None:
+    """Move the checkpoints after a step to superseded/N, and copy the other files of the folder there."""
+    target = _superseded(folder)
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and path.name.partition(".")[0].isdecimal() and int(path.name.partition(".")[0]) > step:
+            path.rename(target / path.name)
+        elif path.is_file() and path.name not in LOCKS:
+            shutil.copyfile(path, target / path.name)
+
+
 def supersede(folder: Path) -> None:
     """Move a folder's contents to superseded/N inside it, except copies of code, which are named by their digest."""
+    target = _superseded(folder)
+    for path in sorted(folder.iterdir()):
+        if path.name not in (*LOCKS, "superseded", "code"):
+            path.rename(target / path.name)
+
+
+def _superseded(folder: Path) -> Path:
+    """Make the next folder superseded/N."""
     number = next(n for n in itertools.count(1) if not (folder / "superseded" / str(n)).exists())
     target = folder / "superseded" / str(number)
     make_folder(target)
-    for path in sorted(folder.iterdir()):
-        if path.name not in (".lock", ".lock.holder", "superseded", "code"):
-            path.rename(target / path.name)
+    return target
 
 
 def read_config(folder: str | Path, classes: Mapping[str, type[Config]] | None = None) -> Run:
@@ -140,6 +170,11 @@ def read_config(folder: str | Path, classes: Mapping[str, type[Config]] | None =
     if not isinstance(run, Run):
         raise UserError(f"{Path(folder) / NAME} holds a {type(run).__name__}; expected a Run")
     return run
+
+
+def read_canonical(folder: Path) -> Json:
+    """Return the run of a folder in canonical form; no class is needed."""
+    return _read_document(folder)["run"]
 
 
 def source_of(folder: str | Path, root: str | Path | None = None) -> Path | None:

@@ -1,6 +1,7 @@
-"""The command `flaxformer compare DIR DIR`."""
+"""The command `flaxformer compare DIR DIR`, for two studies or two training jobs."""
 
 import math
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,7 +11,8 @@ from flaxformer.analysis.analysis import Analysis, ArmSummary, analyse_to_show
 from flaxformer.analysis.compare import Comparison, compare
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.cli.arguments import Compare
-from flaxformer.report import phrasing
+from flaxformer.report import job_comparison, phrasing
+from flaxformer.report.job import is_job, read_job
 from flaxformer.report.numbers import exact, number, numbers
 from flaxformer.report.reading import join
 from flaxformer.report.table import Table
@@ -19,11 +21,18 @@ from flaxformer.report.width import fit_width
 from flaxformer.statistics.estimates import Estimate
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
+from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 
 
 def main(arguments: Compare, console: Console) -> int:
-    """Print the recipes' differences, then arms and claims side by side."""
+    """Print the differences of configs or recipes, then arms and claims, or scores and curves, side by side."""
+    is_of_job = {folder: is_job(folder) for folder in (arguments.a, arguments.b)}
+    if all(is_of_job.values()):
+        return compare_jobs(arguments, console)
+    if any(is_of_job.values()):
+        kinds = [f"{folder} holds a {'training job' if job else 'study'}" for folder, job in is_of_job.items()]
+        raise UserError(f"{' and '.join(kinds)}; expected two studies, or two training jobs")
     comparison = compare(*(analyse_to_show(Store(folder), "compare") for folder in (arguments.a, arguments.b)))
     for side, folder, analysis in (("A", arguments.a, comparison.a), ("B", arguments.b, comparison.b)):
         missing = f" ({count_of(analysis.missing, 'run')} missing)" if analysis.missing else ""
@@ -47,6 +56,27 @@ def main(arguments: Compare, console: Console) -> int:
     return 0
 
 
+def compare_jobs(arguments: Compare, console: Console) -> int:
+    """Print scores, cost, differences of the configs, and the loss at equal steps, tokens and FLOPs."""
+    if arguments.table is not None:
+        raise UserError(f"table is '{arguments.table}' with training jobs; expected none, or two studies")
+    a, b = read_job(arguments.a), read_job(arguments.b)
+    for side, job in (("A", a), ("B", b)):
+        console.print(Text.assemble((f"{side}  {job.folder}", "bold"), f"  {job.state}"), soft_wrap=True)
+    lines = job_comparison.config_differences(a, b)
+    console.print()
+    show_differences(console, "the configs", lines)
+    if not lines:
+        console.print("The configs are the same.")
+    for table in (job_comparison.scores_table(a, b), *job_comparison.curve_tables(a, b)):
+        console.print()
+        console.print(fit_width(table, console.width))
+    console.print()
+    for remark in job_comparison.remarks(a, b):
+        console.print(remark, highlight=False)
+    return 0
+
+
 def show_recipes(console: Console, comparison: Comparison) -> None:
     """Print what differs in the settings and recipes, as PATH: A -> B."""
     lines = {"": comparison.settings + comparison.recipes.get("", [])} | {
@@ -56,10 +86,15 @@ def show_recipes(console: Console, comparison: Comparison) -> None:
     if not any(lines.values()):
         console.print("The recipes of the arms that both have are the same.")
     for name, differences in lines.items():
-        if differences:
-            console.print(f"Differences{f' of {name}' if name else ''} (A -> B):", highlight=False, markup=False)
-            for line in differences:
-                console.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 2), expand=False))
+        show_differences(console, name, differences)
+
+
+def show_differences(console: Console, name: str, differences: Sequence[str]) -> None:
+    """Print differences, if there are any, of what a name says."""
+    if differences:
+        console.print(f"Differences{f' of {name}' if name else ''} (A -> B):", highlight=False, markup=False)
+        for line in differences:
+            console.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 2), expand=False))
 
 
 def arms_table(comparison: Comparison) -> Table:

@@ -55,5 +55,8 @@ def copy_of_file(store: Store, launches: Sequence[JsonObject]) -> Path:
     copies = [store.root / str(path_of_copy(launch["code"], Path(launch["file"]))) for launch in known]
     file = next((path for path in reversed(copies) if path.is_file()), None)
     if file is None:
-        raise UserError(f"{store.root} holds no copy of the study's file (code/); give the file with --file")
+        raise UserError(
+            f"{store.root} holds no copy of the study's file (code/); give the file with --file, or train it with "
+            "'flaxformer run' first"
+        )
     return file

@@ -21,7 +21,7 @@ from flaxformer.data.tokenizer import Tokenizer, decode_stream
 from flaxformer.devices.sharding import Devices, replicated
 from flaxformer.jobs.decoding_memory import check_decoding
 from flaxformer.jobs.edits import load_edits
-from flaxformer.jobs.samples import text_of
+from flaxformer.jobs.samples import TEMPERATURE, text_of
 from flaxformer.jobs.translation import ROWS, longest_target, stream_translation, translate
 from flaxformer.model import Sampling, beam_search, stream
 from flaxformer.model.call import PrefixInputs
@@ -55,12 +55,31 @@ def main(arguments: Generate, console: Console) -> int:
     prompt = text.encode(utf8(asked))
     if not prompt.size:
         raise UserError("prompt is empty; expected at least one token to continue")
+    arguments = for_text(arguments, run, prompt.size)
     params = read_weights(arguments.directory, run, arguments.step)
-    check_decoding(params, run.model, prompt.size, arguments.tokens or DEFAULT_TOKENS, arguments.beams or 1)
+    check_decoding(params, run.model, prompt.size, arguments.tokens or 1, arguments.beams or 1)
     pieces = _pieces(arguments, params, run, prompt[None].astype(np.int32))
     texts = decode_stream(text.decode, itertools.chain([prompt], pieces))
     next(texts)  # the prompt, which is printed as it was given
     return print_pieces(console, itertools.chain([asked], texts))
+
+
+def for_text(arguments: Generate, run: Run, prompt: int) -> Generate:
+    """The arguments with the defaults of a continuation: the tokens that fit, at most 200, sampled as in training.
+
+    Raises:
+      UserError: a number of tokens that does not fit after a prompt of this number of tokens.
+    """
+    longest = run.model.max_length
+    fits = DEFAULT_TOKENS if longest is None else max(1, longest + 1 - prompt)  # the last new token is not an input
+    if longest is not None and prompt <= longest and (arguments.tokens or 1) > fits:
+        raise UserError(
+            f"tokens is {arguments.tokens} after a prompt of {prompt}; expected at most {fits}, since the model's "
+            f"max_length is {longest}"
+        )
+    tokens = min(DEFAULT_TOKENS, fits) if arguments.tokens is None else arguments.tokens
+    temperature = TEMPERATURE if arguments.temperature is None and arguments.beams is None else arguments.temperature
+    return dataclasses.replace(arguments, tokens=tokens, temperature=temperature)
 
 
 def of_trial(arguments: Generate) -> Generate:
@@ -118,7 +137,7 @@ def utf8(text: str) -> bytes:
 
 def _pieces(arguments: Generate, params: Transformer, run: Run, read: np.ndarray) -> Iterator[jax.Array]:
     """Tokens that follow those that were read, as they are generated; arguments are checked at once."""
-    steps = DEFAULT_TOKENS if arguments.tokens is None else arguments.tokens
+    steps = arguments.tokens or 1
     edit = _edits(arguments, params, run)
     if arguments.beams is not None:
         return iter([beam_search(params, run.model, read, steps=steps, beams=arguments.beams, edit=edit).tokens[0, 0]])

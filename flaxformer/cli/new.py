@@ -1,4 +1,4 @@
-"""The command `flaxformer new KIND NAME`."""
+"""The command `flaxformer new study|run|component|task NAME`."""
 
 import keyword
 import re
@@ -8,8 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.cli.arguments import New
-from flaxformer.system.errors import UserError
+from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.python_files import declares, find_experiment
+
+COMPONENTS = ("feed_forward", "attention", "mixer", "norm")
+"""Kinds of components that have a template, the default first."""
 
 
 def main(arguments: New, console: Console) -> int:
@@ -18,7 +21,12 @@ def main(arguments: New, console: Console) -> int:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", stem) or keyword.iskeyword(stem):
         raise UserError(f"name is '{arguments.name}'; expected lower-case letters, digits and '_', such as my_study")
     path = Path(f"{stem}.py")
-    text = _copy(arguments.kind, arguments.like, stem) if arguments.like else _template(arguments.kind, stem)
+    if arguments.kind is not None and arguments.template != "component":
+        raise UserError(f"--kind is {arguments.kind} with 'new {arguments.template}'; expected 'new component NAME'")
+    if arguments.kind not in (None, *COMPONENTS):
+        raise UserError(f"--kind is '{arguments.kind}'{did_you_mean(str(arguments.kind), COMPONENTS)}")
+    template = arguments.kind or COMPONENTS[0] if arguments.template == "component" else arguments.template
+    text = _copy(template, arguments.like, stem) if arguments.like else _template(template, stem)
     try:
         with path.open("x") as file:
             file.write(text)
@@ -26,29 +34,30 @@ def main(arguments: New, console: Console) -> int:
         raise UserError(f"{path} exists already; expected another name") from None
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
-    for line in (
-        f"Wrote {path}.",
-        f"flaxformer check {path}   checks its model",
-        f"flaxformer run {path}     trains it",
-    ):
-        console.print(line, highlight=False, soft_wrap=True)
+    command = "train" if template == "run" else "run"
+    plan = f"{command} {path} --plan" if template == "run" else f"plan {path}"
+    lines = {f"check {path}": "checks its model", plan: "shows its cost", f"{command} {path}": "trains it"}
+    width = max(map(len, lines))
+    console.print(f"Wrote {path}.", highlight=False, soft_wrap=True)
+    for words, meaning in lines.items():
+        console.print(f"flaxformer {words:{width}}   {meaning}", highlight=False, soft_wrap=True)
     return 0
 
 
-def _template(kind: str, stem: str) -> str:
-    """Text of the package's example of this kind, with its new name."""
-    text = resources.files("flaxformer.cli.templates").joinpath(f"{kind}.py").read_text()
+def _template(template: str, stem: str) -> str:
+    """Text of a template of the package, with its new name."""
+    text = resources.files("flaxformer.cli.templates").joinpath(f"{template}.py").read_text()
     return text.replace("NAME", stem).replace("KIND", "".join(word.capitalize() for word in stem.split("_")))
 
 
-def _copy(kind: str, like: Path, stem: str) -> str:
+def _copy(template: str, like: Path, stem: str) -> str:
     """Text of a study, with its new name.
 
     Raises:
       UserError: the file cannot be read, or declares no study.
     """
     file = find_experiment(like)
-    if kind != "study" or not declares(file, "study"):
+    if template != "study" or not declares(file, "study"):
         raise UserError(f"--like is '{like}'; expected a Python file that defines `study`, with 'new study'")
     text = re.sub(rf"[\w/]*\b{re.escape(file.name)}", f"{stem}.py", file.read_text())
     return re.sub(rf"""\bname=(["']){re.escape(file.stem)}\1""", f'name="{stem}"', text)

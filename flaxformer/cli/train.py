@@ -1,6 +1,7 @@
 """The command `flaxformer train FILE`."""
 
 import dataclasses
+import functools
 import math
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ import jax
 from rich.console import Console
 
 from flaxformer import model
-from flaxformer.checkpoint import stop_on_signals
+from flaxformer.checkpoint import Checkpoints, stop_on_signals
 from flaxformer.cli.arguments import Train
 from flaxformer.cli.arguments.options import FAILED, INTERRUPTED
 from flaxformer.cli.plan import show_data
@@ -49,19 +50,21 @@ def main(arguments: Train, console: Console) -> int:
     elif too_much := excess(run):
         console.print(f"{count_of(parameters(run.model), 'parameter')}; the run {too_much}", highlight=False)
         return 0
-    distributed.run_on_coordinator(lambda: check(run, job))
-    price = Price.of(run, devices)
-    price.show(console, run)
+    distributed.run_on_coordinator(lambda: bool(check(run, job)))
+    is_trained = not job.restart and max(Checkpoints(output).steps(), default=0) == run.training.steps
+    if arguments.plan or not is_trained:
+        Price.of(run, devices).show(console, run)
     if arguments.plan:
         console.print("compiling and timing one step", style="dim")
-        price.show_measured(console, run, cost_of_run(run))
+        Price.of(run, devices).show_measured(console, run, cost_of_run(run))
         show_data(run.task, console)
         if arguments.remat:
             console.print()
             console.print(fit_width(remat_table(run), console.width))
         return 0
     with stop_on_signals() as stop:
-        totals = RunTotals(runs=1, steps=run.training.steps, describe=price.describe)
+        describe = functools.partial(_describe_speed, run, devices)
+        totals = RunTotals(runs=1, steps=run.training.steps, describe=describe)
         diverged = follow(train(run, job, stop), console, totals)
     if stop.by is not None:
         console.print(
@@ -72,6 +75,11 @@ def main(arguments: Train, console: Console) -> int:
     if distributed.is_coordinator():
         show_job(output, console)
     return FAILED if diverged else 0
+
+
+def _describe_speed(run: Run, devices: Devices | None, steps_per_second: float) -> str:
+    """FLOP/s and MFU; of a run that has nothing left to train, no FLOPs are counted."""
+    return Price.of(run, devices).describe(steps_per_second)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,7 @@ def main(arguments: Verify, console: Console) -> int:
     plan, rows = StudyPlan(study), store.rows()
     executions = executions_of(store, arguments)
     choice = choose(plan.declaration, rows, arguments.trials, seed, executions)
-    check(store, choice)
+    check(store, choice, len(rows))
     if not arguments.json:
         show_choice(console, store, choice, seed)
     chosen = [rows[name] for name in choice.trials]
@@ -80,8 +80,14 @@ class EventsWithResult:
         self.outcome = yield from self.events
 
 
-def check(store: Store, choice: TrialSample) -> None:
-    """Raise UserError if no trial can be verified."""
+def check(store: Store, choice: TrialSample, rows: int) -> None:
+    """Raise UserError if no trial can be verified, of a folder with a number of rows."""
+    if not choice.finished and rows:
+        elsewhere = f"{count_of(rows, 'row')} of other arms or seeds"
+        raise UserError(
+            f"{store.root} has no finished trial of the study's file, and {elsewhere}; "
+            "give the file as it ran with --file, or train this one with 'flaxformer run'"
+        )
     if not choice.finished:
         raise UserError(f"{store.root} has no finished trial; expected the results of 'flaxformer run'")
     if not choice.trials:

@@ -124,7 +124,8 @@ def follow(events: Iterable[Event], console: Console, totals: Totals) -> int:
         for event in events:
             totals.add(event)
             progress.update(bar, completed=totals.steps_done, text=totals.text)
-            show(event, progress.console)
+            if event != Started(totals.steps):  # of a finished run, there is nothing to compile
+                show(event, progress.console)
             has_steps = isinstance(event, Progressed) and totals.steps_done > 0
             is_due = has_steps and time.monotonic() - printed > SECONDS_BETWEEN_LINES
             is_last = isinstance(event, Finished) and totals.done == totals.runs

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -16,15 +16,17 @@ from flaxformer.checkpoint import Checkpoints, Stop, write_config
 from flaxformer.checkpoint.config import NAME as CONFIG
 from flaxformer.checkpoint.config import check_config, supersede
 from flaxformer.core.canonical import classes_in
+from flaxformer.core.paths import replace_at
 from flaxformer.devices import distributed
 from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import trackers
+from flaxformer.jobs.extension import STEPS, Extension, apply, extension_of
 from flaxformer.jobs.log import Log
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.samples import Sampler, sampler
 from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting, using
-from flaxformer.runner.events import Compiled, Diverged, Evaluated, Event, Progressed, Sampled, Started
+from flaxformer.runner.events import Compiled, Diverged, Evaluated, Event, Message, Progressed, Sampled, Started
 from flaxformer.store.job_log import NAME as LOG_NAME
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
@@ -34,7 +36,7 @@ from flaxformer.system.files import lock_folder
 from flaxformer.system.links import DEEPEST, check_not_dangling, check_places, output_folder
 from flaxformer.system.user_code import code_digests, copy_sources, path_of_copy, read_records, user_modules
 from flaxformer.system.user_code.changes import OnCodeChange
-from flaxformer.training import Run, TrainState
+from flaxformer.training import Run, TrainState, start
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup, default_devices
 from flaxformer.training.loop import chunk_steps, train_chunks
@@ -69,6 +71,8 @@ class Job:
       on_code_change: what to do if user code has changed since the folder's checkpoints were made: "refuse" to
         train, "keep" them and resume, or "retrain", which sets them aside and starts again.
       restart: start again from the first step, and move what the folder holds to its superseded/N.
+      extend: go on from the newest checkpoint of a shorter run also where its learning rates are not those of this run
+        (`jobs.extension`).
     """
 
     output: Path
@@ -84,6 +88,7 @@ class Job:
     file: Path | None = None
     on_code_change: OnCodeChange = "refuse"
     restart: bool = False
+    extend: bool = False
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -95,8 +100,11 @@ class Job:
         using(self.formulations)
 
 
-def check(run: Run, job: Job) -> None:
+def check(run: Run, job: Job) -> Extension | None:
     """Check, before anything is computed, that the folder is this run's or unused, and that the devices exist.
+
+    Returns:
+      The extension by which a shorter run of the folder becomes this one; None for any other folder.
 
     Raises:
       UserError: the folder holds another run, and the message lists the differences; it cannot be written to; or the
@@ -108,30 +116,34 @@ def check(run: Run, job: Job) -> None:
     if not there.is_dir() or not os.access(there, os.W_OK):
         kind = "cannot be written to" if there.is_dir() else "is a file"
         raise UserError(f"output is '{job.output}', and '{there}' {kind}; expected a folder, there or to be made")
+    extension = None
     if (job.output / CONFIG).exists() and not job.restart:
-        check_config(job.output, run, _code(run, job), job.on_code_change, _initial_weights(run, job), job.file)
+        extension = extension_of(job.output, run, job.extend)
+        former = run if extension is None else replace_at(run, {STEPS: extension.before})
+        check_config(job.output, former, _code(run, job), job.on_code_change, _initial_weights(run, job), job.file)
     else:
         initial_weights.digest(run)
     trace(run, "the run")
     if job.devices is not None:
         job.devices.mesh()
         check_batch(run, job.devices)
+    return extension
 
 
-def _has_checkpoint(checkpoints: Checkpoints) -> bool:
-    """True if there is a checkpoint to resume from, false in a folder that never had one.
+def _newest_step(checkpoints: Checkpoints) -> int | None:
+    """Return the step of the checkpoint to resume from; None in a folder that never had one.
 
     Raises:
       UserError: every checkpoint is damaged, as far as their markers show.
     """
-    if checkpoints.steps():
-        return True
+    if steps := checkpoints.steps():
+        return steps[-1]
     if damaged := checkpoints.damaged_steps():
         raise UserError(
             f"{checkpoints.folder} holds damaged checkpoints alone ({', '.join(damaged)}); restore one from a copy, or "
             "train again from the first step with --restart, which moves them and the log to superseded/"
         )
-    return False
+    return None
 
 
 def _initial_weights(run: Run, job: Job) -> str | None:
@@ -161,6 +173,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         run needs more memory than there is.
     """
     code, modules, declared = _code(run, job), user_modules(job.file), run
+    extensions: list[Extension] = []
     with contextlib.ExitStack() as held:
         starting = held.enter_context(stop.raise_on_signals(jax.process_count() == 1))
 
@@ -170,6 +183,9 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
             held.enter_context(lock_folder(job.output, "training"))
             if job.restart:
                 supersede(job.output)
+            elif (extension := extension_of(job.output, run, job.extend)) is not None:
+                apply(extension, job.output, run)
+                extensions.append(extension)
             return not (job.output / CONFIG).exists()
 
         def declare() -> None:
@@ -185,13 +201,19 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
             devices = job.devices or default_devices(run)
         if devices is not None:
             check_batch(run, devices)
+        for extension in extensions:
+            yield Message(f"{job.output} is {extension}")
         checkpoints = Checkpoints(job.output, keep_last=job.keep_last, keep_best=job.keep_best)
-        resumes = distributed.run_on_coordinator(lambda: _has_checkpoint(checkpoints))
+        newest = distributed.run_on_coordinator(lambda: _newest_step(checkpoints))
+        if newest == run.training.steps and checkpoints.restore(jax.eval_shape(start, run.without_init))[0] == newest:
+            yield Started(newest)
+            yield from record(iter(()), run, job, newest)
+            return
         device_group = DeviceGroup.of(devices, job.formulations)
-        initial = None if resumes else device_group.device_put(initial_weights.read(run))
+        initial = None if newest is not None else device_group.device_put(initial_weights.read(run))
         run = run.without_init
         compiled = CompiledRun(run, device_group, job.layout)
-        step, state = checkpoints.restore(compiled.start(run, initial)) if resumes else (0, None)
+        step, state = (0, None) if newest is None else checkpoints.restore(compiled.start(run, initial))
         yield Started(step)
         if step < run.training.steps:
             began = time.perf_counter()
@@ -204,7 +226,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         starting.close()
         try:
             steps = _steps(run, compiled, job, stop, checkpoints, state, step)
-            yield from record(steps, run, job, step)
+            yield from record(steps, run, job, step, extensions)
             distributed.run_on_coordinator(checkpoints.wait)
         finally:
             checkpoints.wait()
@@ -270,7 +292,9 @@ def work_of(run: Run, devices: Devices | None) -> JsonObject:
     }
 
 
-def record(events: Iterator[Event], run: Run, job: Job, step: int) -> Iterator[Event]:
+def record(
+    events: Iterator[Event], run: Run, job: Job, step: int, extensions: Sequence[Extension] = ()
+) -> Iterator[Event]:
     """Pass events on, and write them to the run's log and to its trackers in the first process."""
     with contextlib.ExitStack() as opened:
         log: Log | None = None
@@ -279,6 +303,8 @@ def record(events: Iterator[Event], run: Run, job: Job, step: int) -> Iterator[E
             for tracker in attached:
                 opened.callback(tracker.close)
             log = Log(job.output, step, attached)
+            for extension in extensions:
+                log.write({"kind": "extension", "step": step, **dataclasses.asdict(extension)})
             if step < run.training.steps:
                 log.write({"kind": "launch", "step": step, **work_of(run, job.devices or default_devices(run))})
         for event in events:

@@ -43,11 +43,13 @@ class JobResults:
 
     run: the run, as plain data.
     lines: lines of the log, in order.
+    extensions: changes of the number of steps, in order.
     """
 
     folder: Path
     run: JsonObject
     lines: Sequence[LogLine]
+    extensions: Sequence[JsonObject] = ()
 
     def of(self, kind: str) -> list[LogLine]:
         """Return the lines of a kind, in order."""
@@ -99,13 +101,20 @@ class JobResults:
 
     @property
     def scores(self) -> list[str]:
-        """The best evaluation, the last one, and the scores on test data, one text each."""
+        """The best evaluation, the last one, the scores on test data, and what limits them, one text each."""
         texts, evaluations = [], self.of("evaluation")
         if (best := self.best) is not None:
             texts.append(f"best {_metrics(best, only=METRIC)} after step {best['step']:,}")
         if evaluations and evaluations[-1] is not best:
             texts.append(f"last {_metrics(evaluations[-1])} after step {evaluations[-1]['step']:,}")
-        return [*texts, *(f"test data: {_metrics(line)}" for line in self.of("test")[-1:])]
+        texts += [f"test data: {_metrics(line)}" for line in self.of("test")[-1:]]
+        for change in self.extensions:
+            if not change.get("is_exact"):
+                lengths = (
+                    f"from {change.get('before')} to {change.get('after')} steps after step {change.get('resumes')}"
+                )
+                texts.append(f"extended {lengths}, with other learning rates than an uninterrupted run has")
+        return texts
 
     @property
     def next_commands(self) -> list[str]:
@@ -124,11 +133,12 @@ def read_job(folder: Path) -> JobResults:
     for name in (CONFIG, job_log.NAME):
         check_file(folder / name)
     try:
-        run = read_document(folder / CONFIG)["run"]
+        config = read_document(folder / CONFIG)
+        run = config["run"]
         run["training"]["steps"]
     except (OSError, DamagedError, KeyError, TypeError) as error:
         raise UserError(f"{folder / CONFIG} holds no run ({error}); expected the output folder of 'train'") from None
-    return JobResults(folder, run, job_log.read(folder / job_log.NAME))
+    return JobResults(folder, run, job_log.read(folder / job_log.NAME), config.get("extensions", ()))
 
 
 def write_job_report(folder: Path) -> JobResults:

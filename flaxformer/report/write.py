@@ -14,6 +14,7 @@ from flaxformer.store.records import write_table
 from flaxformer.store.store import Store, read_lines
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
+from flaxformer.system.wording import count_of
 
 
 def write(store: Store) -> Analysis:
@@ -23,8 +24,10 @@ def write(store: Store) -> Analysis:
       UserError: the folder holds no study, or no finished run yet.
     """
     analysis = analyse_to_show(store, "report")
-    if not len(analysis.rows) and not analysis.quantities:
-        raise UserError(f"{store.root} holds no finished run yet; expected the results of 'flaxformer run'")
+    if not (len(analysis.rows) or analysis.quantities or analysis.withdrawn):
+        earlier = sum(analysis.results.declarations.values())
+        kept = f" of the arms that its study declares ({count_of(earlier, 'result')} of other arms)" if earlier else ""
+        raise UserError(f"{store.root} holds no finished run yet{kept}; expected the results of 'flaxformer run'")
     report = document(analysis, read_lines(store.root / LAUNCHES))
     write_files(analysis, report, store.root)
     if quantities := _quantities(analysis):

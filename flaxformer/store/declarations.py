@@ -23,6 +23,8 @@ from flaxformer.system.user_code.changes import OnCodeChange
 
 MOST_TRIALS = 12
 """Number of trials that an error message lists."""
+WAYS_ON = "Give --output another folder, or set what differs back, or give the changed arms other labels"
+"""Ways on where arms have the names of others with results."""
 
 
 def declare(
@@ -102,7 +104,7 @@ def _check_recipes(store: Store, old: Declaration, declaration: Declaration) -> 
             lines = "\n".join(f"  {line}" for line in changed)
             raise UserError(
                 f"{store.root} holds results of another recipe for '{arm}':\n{lines}\n"
-                "Give --output another folder, or remove this one to start again."
+                f"{WAYS_ON}; results under other labels stay."
             )
 
     started = {trial.trial: trial.initial_weights for trial in old.trials}
@@ -115,7 +117,7 @@ def _check_recipes(store: Store, old: Declaration, declaration: Declaration) -> 
         lines = "\n".join(changed_sources[:MOST_TRIALS])
         raise UserError(
             f"{store.root} holds results of {len(changed_sources)} trials that started from weights that have changed "
-            f"since (digests):\n{lines}\nGive --output another folder, or remove this one to start again."
+            f"since (digests):\n{lines}\n{WAYS_ON}."
         )
 
 
@@ -127,7 +129,7 @@ def _check_fingerprints(store: Store, declaration: Declaration) -> None:
         if fingerprint is not None and fingerprint != fingerprints.get(name, fingerprint):
             raise UserError(
                 f"{store.root} holds results of another recipe for '{name}': fingerprint {fingerprint}; expected "
-                f"{fingerprints[name]}. Give --output another folder, or remove this one to start again."
+                f"{fingerprints[name]}. {WAYS_ON}."
             )
 
 

@@ -6,18 +6,23 @@ import jax
 import pytest
 
 from flaxformer.cli import main
-from flaxformer.study.load import load_study
+from flaxformer.cli.new import COMPONENTS
+from flaxformer.study.load import load, load_study
 from flaxformer.study.plan import declaration
 from flaxformer.study.program_groups import groups
-from flaxformer.training import start, train_step
+from flaxformer.training import Run, start, train_step
 
 
 @pytest.mark.long
 @pytest.mark.every(2)
-@pytest.mark.parametrize("kind", ["study", "component", pytest.param("task", marks=pytest.mark.slow)])
-def test_a_new_file_declares_a_study_that_trains(tmp_path, monkeypatch, capsys, kind):
+@pytest.mark.parametrize(
+    "words",
+    [["study"], ["component"], *(["component", "--kind", kind] for kind in COMPONENTS[1:]), ["task"]],
+    ids=" ".join,
+)
+def test_a_new_file_declares_a_study_that_trains(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
-    assert main(["new", kind, "my_idea"]) == 0
+    assert main(["new", words[0], "my_idea", *words[1:]]) == 0
     assert "my_idea.py" in capsys.readouterr().out
     study = load_study(tmp_path / "my_idea.py")
     assert study.name == "my_idea"
@@ -30,6 +35,43 @@ def test_a_new_file_declares_a_study_that_trains(tmp_path, monkeypatch, capsys, 
     text = (tmp_path / "my_idea.py").read_text()
     assert "NAME" not in text
     assert "KIND" not in text
+
+
+def test_a_new_run_is_a_job_that_trains_and_generates(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "run", "my_model"]) == 0
+    assert "flaxformer train my_model.py " in capsys.readouterr().out
+    text = (tmp_path / "my_model.py").read_text()
+    assert "NAME" not in text
+    run = load(tmp_path / "my_model.py", "run", Run)
+    assert run.training.steps % run.training.interval == 0
+    assert main(["train", "my_model.py", "--samples", "0", "training.steps=2", "training.evaluate_every=2"]) == 0
+    capsys.readouterr()
+    assert main(["generate", "runs/my_model", "--prompt", "def ", "--tokens", "3"]) == 0
+    assert capsys.readouterr().out.startswith("def ")
+
+
+@pytest.mark.parametrize("kind", COMPONENTS)
+def test_a_component_of_each_kind_keeps_the_laws(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "component", "mine", "--kind", kind]) == 0
+    laws = ["causality", "padding", "decoding"]
+    assert main(["check", "mine.py", "--laws", *laws]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["component", "mine", "--kind", "norms"], "--kind is 'norms'; did you mean 'norm'?"),
+        (["component", "mine", "--kind", "xyz"], "it has: feed_forward, attention, mixer, norm"),
+        (["study", "mine", "--kind", "norm"], "--kind is norm with 'new study'; expected 'new component NAME'"),
+    ],
+)
+def test_kinds_that_there_are_not(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["My Idea", "class", "../x"])

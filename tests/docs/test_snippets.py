@@ -36,7 +36,7 @@ SMALL = {
 }
 """Further words for commands on these files: small models and few steps; the page's own overrides come after them."""
 FEW = ["task.evaluation_batches=1"]
-LESS = {"generate": ["--tokens", "5"], "check": ["--laws", "causality"]}
+LESS = {"check": ["--laws", "causality"]}
 """Further options of other commands."""
 NEEDS_COMMANDS = {"long_runs", "own_data"}
 """Pages whose Python reads what their commands write."""

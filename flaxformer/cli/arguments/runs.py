@@ -54,10 +54,11 @@ class Prepare:
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """Train one run; the same command again resumes from its newest checkpoint.
+    """Train one run; the same command resumes it, more training.steps extend it.
 
     Examples:
       flaxformer train run.py
+      flaxformer train run.py training.steps=4000
       flaxformer train run.py optimizer.learning_rate=3e-4 --output runs/slower
       flaxformer train run.py --plan
     """
@@ -90,6 +91,9 @@ class Train:
     process: Process = None
     on_code_change: CodeChangeOption = "refuse"
     restart: Annotated[bool, flag("start again from the first step; what is there goes to superseded/")] = False
+    extend: Annotated[
+        bool, flag("with more training.steps, go on also where the learning rates of the steps before would be others")
+    ] = False
     plan: Annotated[bool, flag("show parameters, memory and time, and train nothing")] = False
     remat: Annotated[bool, flag("with --plan, also list the memory of a step under every training.remat")] = False
 
@@ -101,7 +105,8 @@ class Generate:
     Of a study that was run with --keep, give the arm, and the seed of its run.
 
     Examples:
-      flaxformer generate runs/book --prompt "Once upon" --temperature 0.8
+      flaxformer generate runs/book --prompt "Once upon"
+      flaxformer generate runs/book --prompt "Once upon" --tokens 50 --top-k 1
       flaxformer generate runs/de-en --prompt "Guten Tag" --beams 4
       flaxformer generate runs/de-en --input test.de > test.en
       flaxformer generate runs/study --arm norm=pre --trial-seed 3
@@ -118,12 +123,13 @@ class Generate:
         str | None, option("FILE", "none", "translate each line of FILE to a line of the output; - is standard input")
     ] = None
     tokens: Annotated[
-        int | None, option("N", "200; for a translation the task's longest", "number of tokens at most")
+        int | None, option("N", "200, or what fits; for a translation, the longest", "number of tokens at most")
     ] = None
     temperature: Annotated[
-        float | None, option("T", "none: the most likely token", "divide the logits by T and sample")
+        float | None,
+        option("T", "0.8; for a translation, the most likely token", "divide the logits by T and sample"),
     ] = None
-    top_k: Annotated[int | None, option("K", "all", "sample from the K most likely tokens")] = None
+    top_k: Annotated[int | None, option("K", "all", "sample from the K most likely tokens; 1 is greedy")] = None
     top_p: Annotated[float | None, option("P", "all", "sample from the most likely tokens of total probability P")] = (
         None
     )

@@ -191,17 +191,20 @@ class MeasureTrials:
 
 @dataclasses.dataclass(frozen=True)
 class Compare:
-    """Compare two studies: recipes, arms and claims side by side.
+    """Compare two studies, or two training jobs, side by side.
 
-    Arms that both have are compared seed by seed: B − A with its 95 % interval.
+    Arms of both studies are compared seed by seed: B − A with a 95 % interval.
+
+    Of jobs: configs, scores, cost, loss at equal steps, tokens and FLOPs.
 
     Examples:
       flaxformer compare runs/study runs/deeper
+      flaxformer compare runs/book runs/book_wide
       flaxformer compare runs/study runs/deeper --table runs/both.parquet
     """
 
-    a: Annotated[Path, tyro.conf.Positional, positional("DIR_A", "the output folder of a study")]
-    b: Annotated[Path, tyro.conf.Positional, positional("DIR_B", "the output folder of another study")]
+    a: Annotated[Path, tyro.conf.Positional, positional("DIR_A", "the output folder of a study or a job")]
+    b: Annotated[Path, tyro.conf.Positional, positional("DIR_B", "the output folder of another one")]
     table: Annotated[
         Path | None, option("FILE", "none", "also write the rows of both, paired by axes and seed, as Parquet")
     ] = None

@@ -37,20 +37,24 @@ class Catalog:
 
 @dataclasses.dataclass(frozen=True)
 class New:
-    """Write a commented file to start from: a study, a component or a task.
+    """Write a commented file to start from: a study, a run to train, a component or a task.
 
     Examples:
       flaxformer new study my_study
       flaxformer new study my_norms --like experiments/norm_and_scale.py
-      flaxformer new component my_attention
+      flaxformer new run my_model
+      flaxformer new component my_attention --kind attention
     """
 
-    kind: Annotated[
-        Literal["study", "component", "task"],
+    template: Annotated[
+        Literal["study", "run", "component", "task"],
         tyro.conf.Positional,
-        positional("study|component|task", "kind of the file"),
+        positional("TEMPLATE", "what the file declares: study, run, component or task"),
     ]
     name: Annotated[str, tyro.conf.Positional, positional("NAME", "name of the file, such as my_study")]
+    kind: Annotated[
+        str | None, option("KIND", "feed_forward", "kind of a component: feed_forward, attention, mixer or norm")
+    ] = None
     like: Annotated[Path | None, option("FILE", "a short example", "a study to copy")] = None
 
 
