@@ -1,4 +1,4 @@
-"""The command `flaxformer new study|run|component|task NAME`."""
+"""The command `flaxformer new study|run|component|task|ledger|agent NAME`."""
 
 import keyword
 import re
@@ -20,7 +20,7 @@ def main(arguments: New, console: Console) -> int:
     stem = arguments.name.removesuffix(".py")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", stem) or keyword.iskeyword(stem):
         raise UserError(f"name is '{arguments.name}'; expected lower-case letters, digits and '_', such as my_study")
-    path = Path(f"{stem}.py")
+    path = Path(f"{stem}_agent.md" if arguments.template == "agent" else f"{stem}.py")
     if arguments.kind is not None and arguments.template != "component":
         raise UserError(f"--kind is {arguments.kind} with 'new {arguments.template}'; expected 'new component NAME'")
     if arguments.kind not in (None, *COMPONENTS):
@@ -34,9 +34,7 @@ def main(arguments: New, console: Console) -> int:
         raise UserError(f"{path} exists already; expected another name") from None
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
-    command = "train" if template == "run" else "run"
-    plan = f"{command} {path} --plan" if template == "run" else f"plan {path}"
-    lines = {f"check {path}": "checks its model", plan: "shows its cost", f"{command} {path}": "trains it"}
+    lines = _next_commands(template, f"{stem}.py")
     width = max(map(len, lines))
     console.print(f"Wrote {path}.", highlight=False, soft_wrap=True)
     for words, meaning in lines.items():
@@ -44,9 +42,22 @@ def main(arguments: New, console: Console) -> int:
     return 0
 
 
+def _next_commands(template: str, file: str) -> dict[str, str]:
+    """Commands that follow, with what each does."""
+    if template in ("ledger", "agent"):
+        return {
+            f"noise {file}": "shows how small an effect the seeds can show",
+            f'improve {file} PATH=VALUE --reason "..."': "tries a change of the recipe",
+        }
+    command = "train" if template == "run" else "run"
+    plan = f"{command} {file} --plan" if template == "run" else f"plan {file}"
+    return {f"check {file}": "checks its model", plan: "shows its cost", f"{command} {file}": "trains it"}
+
+
 def _template(template: str, stem: str) -> str:
     """Text of a template of the package, with its new name."""
-    text = resources.files("flaxformer.cli.templates").joinpath(f"{template}.py").read_text()
+    ending = "md" if template == "agent" else "py"
+    text = resources.files("flaxformer.cli.templates").joinpath(f"{template}.{ending}").read_text()
     return text.replace("NAME", stem).replace("KIND", "".join(word.capitalize() for word in stem.split("_")))
 
 

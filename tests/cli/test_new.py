@@ -1,11 +1,15 @@
 """`flaxformer new`: each file that it writes loads, plans and takes a training step."""
 
+import dataclasses
+import re
 from pathlib import Path
 
 import jax
 import pytest
 
+from flaxformer import Ledger
 from flaxformer.cli import main
+from flaxformer.cli.arguments import Improve
 from flaxformer.cli.new import COMPONENTS
 from flaxformer.study.load import load, load_study
 from flaxformer.study.plan import declaration
@@ -49,6 +53,21 @@ def test_a_new_run_is_a_job_that_trains_and_generates(tmp_path, monkeypatch, cap
     capsys.readouterr()
     assert main(["generate", "runs/my_model", "--prompt", "def ", "--tokens", "3"]) == 0
     assert capsys.readouterr().out.startswith("def ")
+
+
+def test_a_new_ledger_is_declared_and_its_agent_is_told_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "ledger", "my_recipe"]) == 0
+    assert main(["new", "agent", "my_recipe"]) == 0
+    assert capsys.readouterr().out.count("flaxformer improve my_recipe.py PATH=VALUE") == 2
+    ledger = load(tmp_path / "my_recipe.py", "ledger", Ledger)
+    assert ledger.name == "my_recipe"
+    words = (tmp_path / "my_recipe_agent.md").read_text()
+    assert "flaxformer improve my_recipe.py" in words
+    assert "NAME" not in words + (tmp_path / "my_recipe.py").read_text()
+    options = set(re.findall(r"(?<!-)--[a-z-]+", words))
+    assert options == {"--reason", "--json", "--candidate", "--tune", "--confirm", "--trust-code"}
+    assert options <= {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Improve)}
 
 
 @pytest.mark.parametrize("kind", COMPONENTS)

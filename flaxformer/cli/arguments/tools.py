@@ -37,17 +37,20 @@ class Catalog:
 
 @dataclasses.dataclass(frozen=True)
 class New:
-    """Write a commented file to start from: a study, a run to train, a component or a task.
+    """Write a commented file to start from: a study, a run to train, a component, a task, or a ledger.
+
+    `agent` writes instructions for a program that improves the ledger of this name.
 
     Examples:
       flaxformer new study my_study
       flaxformer new study my_norms --like experiments/norm_and_scale.py
       flaxformer new run my_model
       flaxformer new component my_attention --kind attention
+      flaxformer new ledger my_recipe
     """
 
     template: Annotated[
-        Literal["study", "run", "component", "task"],
+        Literal["study", "run", "component", "task", "ledger", "agent"],
         tyro.conf.Positional,
         positional("TEMPLATE", "what the file declares: study, run, component or task"),
     ]
