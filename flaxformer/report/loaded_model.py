@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from flaxformer import model
@@ -101,7 +102,7 @@ class LoadedModel:
         file = self.source.folder / TOKENIZER
         return read_tokenizer(str(file)) if file.is_file() else None
 
-    def encode(self, prompt: str | Int[np.ndarray, "*batch T"]) -> Int[np.ndarray, "*batch T"]:
+    def encode(self, prompt: str | Int[ArrayLike, "*batch T"]) -> Int[np.ndarray, "*batch T"]:
         """Return the token ids of a text; token ids as they are.
 
         Raises:
@@ -116,14 +117,14 @@ class LoadedModel:
             raise UserError("prompt is empty; expected at least one token")
         return tokens
 
-    def logits(self, prompt: str | Int[np.ndarray, "*batch T"]) -> Float[Array, "*batch T V"]:
+    def logits(self, prompt: str | Int[ArrayLike, "*batch T"]) -> Float[Array, "*batch T V"]:
         """Return the logits of the next token after every token of a text or of token ids [T] or [B, T]."""
         tokens = self.encode(prompt)
         return model.apply(self.params, self.config, jnp.atleast_2d(tokens)).reshape(*tokens.shape, -1)
 
     def generate(
         self,
-        prompt: str | Int[np.ndarray, "*batch T"],
+        prompt: str | Int[ArrayLike, "*batch T"],
         *,
         tokens: int | None = None,
         temperature: float | None = None,
