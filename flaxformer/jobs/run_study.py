@@ -29,6 +29,7 @@ from flaxformer.system.startup import set_up
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.user_code.source import is_user_module
 from flaxformer.system.wording import count_of, duration
+from flaxformer.training.run import Run
 
 BAR = 24
 """Characters of the bar in a notebook."""
@@ -157,7 +158,12 @@ def _study_of(study: object) -> Study:
     if isinstance(study, str | Path):
         return load_study(Path(study))
     if not isinstance(study, Study):
-        raise UserError(f"study is {quote(study)}; expected a Study, or the path of a file that defines `study`")
+        job = (
+            "; a Run is a training job: flaxformer train FILE, or flaxformer.jobs.train"
+            if isinstance(study, Run)
+            else ""
+        )
+        raise UserError(f"study is {quote(study)}; expected a Study, or the path of a file that defines `study`{job}")
     if study.file is not None:
         return study
     modules = [module for module in sys.modules.copy().values() if is_user_module(module)]

@@ -91,7 +91,7 @@ class RunResults:
     def _curve(self) -> Figure:
         """The metric during training."""
         metric = on_validation(self._study.metric)
-        curve = self.row.get(f"{metric}{CURVE}")
+        curve = self.row.get(f"{metric}{CURVE}") or ()
         steps = self.row.evaluated_at or ()
 
         def draw(width: float) -> "Drawing":

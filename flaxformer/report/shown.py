@@ -26,7 +26,17 @@ def text(show: Callable[[Console], object]) -> str:
     """Return what a function prints on a console as wide as the terminal."""
     out = io.StringIO()
     width = min(shutil.get_terminal_size().columns, WIDEST)
-    show(Console(file=out, width=width, markup=False, highlight=False, force_terminal=False, color_system=None))
+    show(
+        Console(
+            file=out,
+            width=width,
+            markup=False,
+            highlight=False,
+            force_jupyter=False,
+            force_terminal=False,
+            color_system=None,
+        )
+    )
     return "\n".join(line.rstrip() for line in printable(out.getvalue()).rstrip("\n").split("\n"))
 
 

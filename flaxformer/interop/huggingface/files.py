@@ -13,6 +13,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
 from flaxformer.system.files import make_folder, replacing, write_atomically
 from flaxformer.system.json_reader import parse_json
+from flaxformer.system.python_files import near_names, siblings
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB, DOWNLOADED = "hf://", ["*.json", "*.safetensors"]
@@ -42,18 +43,16 @@ def find_checkpoint(path: str, name: str = "path") -> Path:
         if folder.is_dir():
             return folder
         if folder.exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", repository) or folder.parent.is_dir():
+            near = near_names(folder, (place for place in siblings(folder) if place.is_dir()))
             hub = "" if "/" in path else f"; a model of the Hugging Face hub is '{HUB}{path}'"
-            raise UserError(
-                f"{name} is '{path}', which does not exist; expected the folder of a training job, of a study or of a "
-                f"checkpoint of Hugging Face{hub}"
-            )
+            expected = "expected the folder of a training job, of a study or of a checkpoint of Hugging Face"
+            raise UserError(f"{name} is '{path}', which does not exist; {near or expected + hub}")
     library_of_hub = library("huggingface_hub", "weights", f"{name} '{path}'")
     try:
         return Path(library_of_hub.snapshot_download(repository, revision=revision or None, allow_patterns=DOWNLOADED))
     except Exception as error:  # of the library, of its HTTP client, or of the file system
-        raise UserError(
-            f"{name} is '{path}', which is not a folder, and cannot be downloaded: {str(error).splitlines()[0]}"
-        ) from None
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{name} is '{path}', which is not a folder, and cannot be downloaded: {reason}") from None
 
 
 def weight_files(folder: Path) -> list[Path]:
