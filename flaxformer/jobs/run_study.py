@@ -158,11 +158,7 @@ def _study_of(study: object) -> Study:
     if isinstance(study, str | Path):
         return load_study(Path(study))
     if not isinstance(study, Study):
-        job = (
-            "; a Run is a training job: flaxformer train FILE, or flaxformer.jobs.train"
-            if isinstance(study, Run)
-            else ""
-        )
+        job = "; a Run is a training job, for flaxformer train FILE" if isinstance(study, Run) else ""
         raise UserError(f"study is {quote(study)}; expected a Study, or the path of a file that defines `study`{job}")
     if study.file is not None:
         return study

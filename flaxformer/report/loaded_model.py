@@ -19,6 +19,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.params import count
 from flaxformer.data.tokenizer import Tokenizer, read_tokenizer
 from flaxformer.model import Sampling, Transformer
+from flaxformer.model.prompt import check_ids
 from flaxformer.report import html
 from flaxformer.report.numbers import round_digits
 from flaxformer.report.shown import ShownList
@@ -26,6 +27,7 @@ from flaxformer.report.table import EVERYWHERE, ItemTable, TableColumn, number, 
 from flaxformer.study.kept_trials import parse_labels
 from flaxformer.study.weights_source import WeightsSource, find_weights, read_model
 from flaxformer.system.errors import UserError
+from flaxformer.system.wording import printable
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.task_tokenizer import text_of
 from flaxformer.training.decoding_memory import check_decoding
@@ -103,22 +105,30 @@ class LoadedModel:
         return read_tokenizer(str(file)) if file.is_file() else None
 
     def encode(self, prompt: str | Int[ArrayLike, "*batch T"]) -> Int[np.ndarray, "*batch T"]:
-        """Return the token ids of a text; token ids as they are.
+        """Return the token ids of a text; checked token ids as they are.
 
         Raises:
-          UserError: a text for a model without a tokenizer, or without any token.
+          UserError: a text for a model without a tokenizer; no tokens, or some outside the vocabulary.
         """
         if not isinstance(prompt, str):
-            return np.asarray(prompt)
-        if self.tokenizer is None:
+            tokens = np.asarray(prompt)
+        elif self.tokenizer is None:
             raise UserError(f"prompt is {prompt!r}, and {self.source.folder} has no tokenizer; expected token ids")
-        tokens = self.tokenizer.encode(prompt.encode()).astype(np.int32)
+        else:
+            tokens = self.tokenizer.encode(prompt.encode()).astype(np.int32)
         if not tokens.size:
             raise UserError("prompt is empty; expected at least one token")
+        check_ids("prompt", tokens, np.ones(tokens.shape, bool), self.config.vocabulary)
         return tokens
 
     def logits(self, prompt: str | Int[ArrayLike, "*batch T"]) -> Float[Array, "*batch T V"]:
-        """Return the logits of the next token after every token of a text or of token ids [T] or [B, T]."""
+        """Return the logits of the next token after every token of a text or of token ids [T] or [B, T].
+
+        Raises:
+          UserError: see `encode`; or a model that does not read tokens alone (see `flaxformer.model.apply`).
+        """
+        if self.config.inputs.reads != "tokens":
+            raise UserError(f"inputs are {self.config.inputs}; expected Tokens(): use flaxformer.model.apply")
         tokens = self.encode(prompt)
         return model.apply(self.params, self.config, jnp.atleast_2d(tokens)).reshape(*tokens.shape, -1)
 
@@ -189,7 +199,7 @@ class LoadedModel:
         return "; ".join(texts)
 
     def __repr__(self) -> str:
-        return f"{self.about}\n{self.parts!r}"
+        return f"{printable(self.about)}\n{self.parts!r}"
 
     def _repr_html_(self) -> str:
         return html.fragment([html.paragraph(self.about, "soft"), html.table(self.parts.table.in_form("page"))])

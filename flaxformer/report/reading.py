@@ -23,6 +23,7 @@ from flaxformer.store.store import Store, read_lines
 from flaxformer.study.kept_trials import kept_weights_folder
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
+from flaxformer.system.python_files import near_names, siblings
 from flaxformer.system.wording import join_words
 from flaxformer.training.run import Run
 
@@ -134,8 +135,16 @@ def overrides_of(launches: Sequence[JsonObject]) -> tuple[str, ...]:
 
 
 def results(folder: str | Path) -> StudyResults:
-    """Return the results of a study's folder: rows, arms, claims, and the weights that were kept."""
-    return StudyResults(folder)
+    """Return the results of a study's folder: rows, arms, claims, and the weights that were kept.
+
+    Raises:
+      UserError: the folder holds no study.
+    """
+    path = Path(folder)
+    if not path.exists():
+        near = near_names(path, (place for place in siblings(path) if place.is_dir()))
+        raise UserError(f"no folder '{folder}'; {near or 'expected the output folder of a study'}")
+    return StudyResults(path)
 
 
 def join(a: str | Path, b: str | Path) -> pl.DataFrame:

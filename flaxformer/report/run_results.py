@@ -16,7 +16,7 @@ from flaxformer.store.store import Store
 from flaxformer.study.divergence import on_validation
 from flaxformer.study.kept_trials import trial_name
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import count_of, duration, with_prefix
+from flaxformer.system.wording import count_of, duration, printable, with_prefix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -46,7 +46,7 @@ class RunResults:
 
     def __repr__(self) -> str:
         lines = [self._title, *(f"  {name}: {value}" for name, value in self._facts if value)]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
         return shown.notebook(
@@ -91,7 +91,7 @@ class RunResults:
     def _curve(self) -> Figure:
         """The metric during training."""
         metric = on_validation(self._study.metric)
-        curve = self.row.get(f"{metric}{CURVE}") or ()
+        curve = list(self.row.get(f"{metric}{CURVE}") or [])
         steps = self.row.evaluated_at or ()
 
         def draw(width: float) -> "Drawing":

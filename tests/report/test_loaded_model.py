@@ -134,6 +134,22 @@ def test_a_text_needs_a_tokenizer(trained, checkpoint):
         flaxformer.load(checkpoint).generate("")
 
 
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([99], r"prompt has token 99 at \(0,\); expected ids from 0 to 5"),
+        ([0.5], "prompt has dtype float64; expected integers"),
+        ([], "prompt is empty"),
+    ],
+)
+def test_wrong_tokens_are_refused(trained, prompt, message):
+    """Outside the vocabulary, a look-up would give the vector of another token."""
+    model = flaxformer.load(trained.store.root, "rate=low")
+    for call in (model.logits, model.generate):
+        with pytest.raises(UserError, match=message):
+            call(prompt)
+
+
 def test_a_run_starts_from_a_checkpoint_of_hugging_face(checkpoint, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(checkpoint, copy)

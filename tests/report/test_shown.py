@@ -13,6 +13,7 @@ from flaxformer import cli
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import html
 from flaxformer.report.colours import DARK, PAGE_COLOURS
+from flaxformer.report.provenance_text import reproduction
 from flaxformer.report.reading import overrides_of
 from flaxformer.report.write import write
 from flaxformer.system.errors import UserError
@@ -147,6 +148,13 @@ def test_a_run_that_is_not_there_is_one_message(results, labels, seed, message):
         results.run_of(labels, seed)
 
 
+def test_a_misspelt_folder_has_a_suggestion(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "induction").mkdir()
+    with pytest.raises(UserError, match=r"no folder 'inducton'; did you mean 'induction'\?"):
+        flaxformer.results("inducton")
+
+
 def test_an_incomplete_study_shows_itself(tmp_path):
     study = tiny(axes=(NORM, RATE), claims=(LOWER,), seeds=range(4))
     store = fill(tmp_path, study, lambda trial: math.nan if trial.seed == 3 else scores(trial))
@@ -171,3 +179,9 @@ def test_overrides_of_a_command_are_found(command, expected):
 def test_results_are_close_to_the_numbers_of_the_study(results):
     expected = np.mean([scores_of(results.run_of({"norm": "pre", "rate": "high"}, seed)) for seed in range(6)])
     assert results.arms[1].estimate.mean == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("file", "is_remarked"), [(None, True), ("study.py", False)])
+def test_the_page_says_that_a_notebook_is_not_kept(results, file, is_remarked):
+    parts = reproduction(results.analysis, [{"launched": "2026-01-01T00:00", "file": file}])
+    assert any(getattr(part, "text", "").endswith("Keep the notebook.") for part in parts) == is_remarked

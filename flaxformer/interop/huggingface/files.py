@@ -45,8 +45,9 @@ def find_checkpoint(path: str, name: str = "path") -> Path:
         if folder.exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", repository) or folder.parent.is_dir():
             near = near_names(folder, (place for place in siblings(folder) if place.is_dir()))
             hub = "" if "/" in path else f"; a model of the Hugging Face hub is '{HUB}{path}'"
+            missing = "is not a folder" if folder.exists() else "does not exist"
             expected = "expected the folder of a training job, of a study or of a checkpoint of Hugging Face"
-            raise UserError(f"{name} is '{path}', which does not exist; {near or expected + hub}")
+            raise UserError(f"{name} is '{path}', which {missing}; {near or expected + hub}")
     library_of_hub = library("huggingface_hub", "weights", f"{name} '{path}'")
     try:
         return Path(library_of_hub.snapshot_download(repository, revision=revision or None, allow_patterns=DOWNLOADED))
