@@ -6,18 +6,18 @@ The functions of a model are in `flaxformer.model`, the equations in `flaxformer
 
 import importlib
 import pkgutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from flaxformer.analysis import *
     from flaxformer.components import *
     from flaxformer.config import *
     from flaxformer.core import *
+    from flaxformer.jobs.run_study import run as run
     from flaxformer.ledger import *
-    from flaxformer.report.reading import StudyResults
+    from flaxformer.report.loaded_model import load as load
+    from flaxformer.report.reading import join as join
+    from flaxformer.report.reading import results as results
     from flaxformer.statistics import *
     from flaxformer.study import *
     from flaxformer.tasks import *
@@ -30,6 +30,13 @@ __version__ = "0.1.0"
 
 _EXPORTS = ("core", "components", "config", "study", "tasks", "training", "analysis", "statistics", "ledger")
 """Packages whose public names are also names of `flaxformer`, imported when a name is first asked for."""
+_FUNCTIONS = {
+    "run": "jobs.run_study",
+    "results": "report.reading",
+    "join": "report.reading",
+    "load": "report.loaded_model",
+}
+"""Functions of `flaxformer` on studies and models, by name, and their modules."""
 
 
 def __getattr__(name: str) -> object:
@@ -37,6 +44,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(name)
     if name in {module.name for module in pkgutil.iter_modules(__path__)}:
         return importlib.import_module(f"flaxformer.{name}")
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(f"flaxformer.{_FUNCTIONS[name]}"), name)
     for package in _EXPORTS:
         module = importlib.import_module(f"flaxformer.{package}")
         if name in module.__all__:
@@ -46,18 +55,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     exports = (importlib.import_module(f"flaxformer.{package}").__all__ for package in _EXPORTS)
-    return sorted({*globals(), *(name for names in exports for name in names)})
-
-
-def results(folder: str | Path) -> "StudyResults":
-    """Return the results of a study's folder: rows, arms, claims, and the weights that were kept."""
-    from flaxformer.report.reading import StudyResults  # here, since importing the package is to be fast
-
-    return StudyResults(folder)
-
-
-def join(a: str | Path, b: str | Path) -> "pl.DataFrame":
-    """Return the rows of two studies side by side, paired by seed and by the axes that both have."""
-    from flaxformer.report import reading
-
-    return reading.join(a, b)
+    return sorted({*globals(), *_FUNCTIONS, *(name for names in exports for name in names)})

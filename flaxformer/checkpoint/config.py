@@ -245,6 +245,10 @@ def from_canonical(data: object, classes: Mapping[str, type[Config]], where: str
     if not isinstance(data, dict):
         return cast(ConfigFile, data)
     kind = data.get("kind")
+    if str(kind).startswith("__main__.") and kind not in classes:
+        raise UserError(
+            f"{where} is of kind '{kind}', which a notebook defined: define this class here, as it was there"
+        )
     if not isinstance(kind, str) or kind not in classes:
         raise UserError(f"{where} is of kind {kind!r}{did_you_mean(str(kind), list(classes))}")
     never_stored = classes[kind].never_stored

@@ -1,12 +1,10 @@
 """Files and folders that a command names, checked before JAX is imported: mistakes in a name are answered at once."""
 
 import ast
-import difflib
-from collections.abc import Iterable
 from pathlib import Path
 
 from flaxformer.system.errors import UserError
-from flaxformer.system.python_files import assigned_names, find_experiment
+from flaxformer.system.python_files import assigned_names, find_experiment, near_names, siblings
 
 DEFINES = {"plan": "study", "declare": "study", "run": "study", "train": "run", "improve": "ledger"}
 """Name that the file of a command defines."""
@@ -53,19 +51,3 @@ def _check_file(name: str, file: Path) -> None:
     for other, command in INSTEAD.items():
         if other in names and not {expected, "*"} & (names | anywhere):
             raise UserError(f"'{file}' defines `{other}` and no `{expected}`; expected {command} {file}")
-
-
-def siblings(path: Path) -> list[Path]:
-    """Return what is in the folder of a path; nothing if that cannot be read."""
-    try:
-        return sorted(path.parent.iterdir())
-    except OSError:
-        return []
-
-
-def near_names(path: Path, candidates: Iterable[Path]) -> str:
-    """Return the question for the candidate whose name is most like that of a path; empty if none is like it."""
-    by_name = {candidate.name: candidate for candidate in candidates}
-    by_name |= {candidate.stem: candidate for candidate in by_name.values()}
-    near = difflib.get_close_matches(path.name, by_name, n=1)
-    return f"did you mean '{by_name[near[0]]}'?" if near else ""

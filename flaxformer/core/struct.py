@@ -10,9 +10,11 @@ Two configs with equal `jax.tree.structure` share one compiled function.
 
 import dataclasses
 import functools
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar, Union, dataclass_transform, overload
 
 import numpy as np
@@ -238,8 +240,13 @@ def _check_value(where: str, value: object, metadata: Mapping[str, Any]) -> None
 def qualified_name(kind: type) -> str:
     """Return the name of a class; outside the package, with its module, such as "heads.MyAdamW".
 
-    The module name of a study file ends in "@" and a digest of the file's path; that part is left out.
+    The module name of a study file ends in "@" and a digest of the file's path; that part is left out. A script that
+    Python runs has the name of its file, as if it were loaded.
     """
     if kind.__module__.partition(".")[0] == "flaxformer":
         return kind.__name__
-    return f"{kind.__module__.partition('@')[0]}.{kind.__qualname__}"
+    module = kind.__module__.partition("@")[0]
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if module == "__main__" and file and Path(file).exists():
+        module = Path(file).stem
+    return f"{module}.{kind.__qualname__}"

@@ -35,7 +35,7 @@ def check_prompt(
         )
     if not is_valid.any(-1).all():
         raise UserError(f"row {is_valid.any(-1).argmin()} of the prompt is only padding; expected at least one token")
-    _check_ids("prompt", tokens, is_valid, config.vocabulary)
+    check_ids("prompt", tokens, is_valid, config.vocabulary)
     _check_numbers(config, tokens.shape[1], steps, end)
     _check_prefix_inputs(config, len(tokens), prefix_inputs)
     return np.where(is_valid, tokens, 0).astype(np.int32), is_valid
@@ -58,7 +58,12 @@ def check_prompt_chunk(config: ModelConfig, chunk: int | None) -> None:
         )
 
 
-def _check_ids(name: str, ids: np.ndarray, valid: np.ndarray, vocabulary: int) -> None:
+def check_ids(name: str, ids: np.ndarray, valid: np.ndarray, vocabulary: int) -> None:
+    """Check that ids are integers below `vocabulary`, where they are not padding.
+
+    Raises:
+      UserError: they are not; the message has the name and the first place.
+    """
     if not np.issubdtype(ids.dtype, np.integer):
         raise UserError(f"{name} has dtype {ids.dtype}; expected integers, since they are token ids")
     wrong = valid & ((ids < 0) | (ids >= vocabulary))
@@ -91,4 +96,4 @@ def _check_prefix_inputs(config: ModelConfig, rows: int, prefix_inputs: PrefixIn
     if "source" in arrays and encoder is not None and encoder.inputs.reads == "tokens":
         encoder_inputs = arrays["source"]
         source_valid = arrays.get("source_valid", np.ones(encoder_inputs.shape, bool))
-        _check_ids("source", encoder_inputs, source_valid, encoder.vocabulary)
+        check_ids("source", encoder_inputs, source_valid, encoder.vocabulary)

@@ -20,3 +20,17 @@ DARK = {
     "#5c5c5c": "#b5b5b5",
 }
 """Colour on a dark page for every colour of a figure."""
+PAGE_COLOURS = {
+    "ink": ("#1d1f23", "#e6e6e3"),
+    "soft": ("#5f636b", "#a3a7ae"),
+    "line": ("#dcdcd7", "#3a3c41"),
+    "paper": ("#fdfdfb", "#191a1d"),
+    "box": ("#f3f3ef", "#24262a"),
+    "link": ("#004488", "#8fbcee"),
+    "shadow": ("#0004", "#fff5"),
+    "cffffff": ("var(--paper)", "var(--paper)"),
+    "supported": ("#00695c", "#5cc4b3"),
+    "refuted": ("#b3391f", "#ef8a70"),
+    "inconclusive": ("#5c5c5c", "#b5b5b5"),
+}
+"""Light and dark colour by the name of a CSS variable of the page."""

@@ -258,6 +258,13 @@ def draw(figures: Iterable[Figure], folder: Path) -> dict[str, PageFigure]:
         return drawn
 
 
+def draw_for_notebook(figures: Iterable[Figure]) -> dict[str, PageFigure]:
+    """Return the figures that have content by their names, in one form, and write no file."""
+    with mpl.rc_context(STYLE):
+        drawn = {figure.name: figure.draw(PAGE) for figure in figures if figure.when}
+        return {name: PageFigure("", _svg(drawing)) for name, drawing in drawn.items() if drawing is not None}
+
+
 def save(figure: Drawing, folder: Path, name: str) -> str:
     """Write one figure in every format; return its SVG text."""
     make_folder(folder)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 
-from flaxformer.report.colours import DARK
+from flaxformer.report.colours import DARK, PAGE_COLOURS
 from flaxformer.report.table import Table
+from flaxformer.system.files import digest_of
 from flaxformer.system.wording import printable
 
 PAGE = """<!doctype html>
@@ -39,7 +40,10 @@ VERDICTS = {"supported", "refuted", "inconclusive"}
 
 @dataclasses.dataclass(frozen=True)
 class PageFigure:
-    """A figure for a page, as SVG: as wide as one column of a paper, for phones, and as wide as its page."""
+    """A figure for a page, as SVG: as wide as one column of a paper, for phones, and as wide as its page.
+
+    A notebook has one form for all: `narrow` is empty.
+    """
 
     narrow: str
     wide: str
@@ -47,10 +51,34 @@ class PageFigure:
 
 def page(title: str, fragments: Iterable[str]) -> str:
     """A page of the parts that are not empty, with "·" in place of control and direction characters."""
-    dark = " ".join(f"{_variable(light)}: {dark};" for light, dark in DARK.items())
-    style = f"{_resource('page.css')}@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+    light, dark = f":root {{ {_colours(0)} }}", f":root {{ {_colours(1)} }}"
+    style = f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n{_resource('page.css')}"
     body = "\n".join(fragment for fragment in fragments if fragment)
     return PAGE.format(title=printable(escape(title)), style=style, body=printable(body), script=_resource("page.js"))
+
+
+def fragment(parts: Iterable[str]) -> str:
+    """The parts that are not empty as a box of a notebook, in the colours of its theme: styles and ids are its own."""
+    body = printable("\n".join(part for part in parts if part))
+    name = f"f{digest_of(body.encode())[:8]}"
+    body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", body)
+    light, dark = f"{{ {_colours(0)} }}", f"{{ {_colours(1)} }}"
+    rules = _resource("page.css").replace("body {", "& {")
+    style = f"""
+.flaxformer {light}
+@media (prefers-color-scheme: dark) {{ .flaxformer {dark} }}
+[data-jp-theme-light=true] .flaxformer, .vscode-light .flaxformer {light}
+[data-jp-theme-light=false] .flaxformer, .vscode-dark .flaxformer {dark}
+.flaxformer.flaxformer.flaxformer {{ {rules} & {{ margin: 0; padding: .8rem 1rem; }} }}
+"""
+    return f'<div class="flaxformer"><style>{style}</style>\n{body}</div>'
+
+
+def _colours(theme: int) -> str:
+    """CSS variables of the page and of its figures, for light (0) or dark (1)."""
+    pairs = {name: colours[theme] for name, colours in PAGE_COLOURS.items()}
+    pairs |= {_variable(light)[2:]: (light, dark)[theme] for light, dark in DARK.items()}
+    return " ".join(f"--{name}: {colour};" for name, colour in pairs.items())
 
 
 def _resource(name: str) -> str:
@@ -139,8 +167,9 @@ def figure(forms: PageFigure, name: str, caption: str, description: str) -> str:
       description: content of the figure in words and numbers, for readers who do not see it.
     """
     sheets = "".join(
-        f'<div class="{form}">{_inline(svg, f"{name}-{form}", description)}</div>'
+        f'<div class="{form if forms.narrow else ""}">{_inline(svg, f"{name}-{form}", description)}</div>'
         for form, svg in (("narrow", forms.narrow), ("wide", forms.wide))
+        if svg
     )
     return f"<figure>{sheets}<figcaption>{escape(caption)}</figcaption></figure>"
 

@@ -1,6 +1,6 @@
 """The report as one HTML page."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from html import escape
 
 from flaxformer.report import html
@@ -26,12 +26,20 @@ def render(document: StudyReport, drawn: Mapping[str, PageFigure]) -> str:
       document: the report.
       drawn: its figures that have content, by their names.
     """
-    fragments = [
+    return html.page(document.name, fragments(document, drawn))
+
+
+def fragments(
+    document: StudyReport, drawn: Mapping[str, PageFigure], titles: Collection[str] | None = None
+) -> list[str]:
+    """Return the heading, the answer and the sections as HTML, of all sections or of those with some titles."""
+    heading = [
         f"<h1>{escape(document.question)}</h1>",
         f'<p class="soft">{escape(document.name)} · {escape(document.about)}</p>',
         f'<p class="answer {document.verdict}">{escape(document.answer)}</p>',
     ]
-    return html.page(document.name, [*fragments, *(_section(section, drawn) for section in document.sections)])
+    sections = [section for section in document.sections if titles is None or section.title in titles]
+    return [*heading, *(_section(section, drawn) for section in sections)]
 
 
 def _section(section: ReportSection, drawn: Mapping[str, PageFigure]) -> str:

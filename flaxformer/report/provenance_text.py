@@ -18,6 +18,11 @@ from flaxformer.system.wording import count_of
 
 SHOWN = 5
 """Number of commands that are shown, the last ones."""
+NOTEBOOK = (
+    "It was run from Python that is in no file, such as a notebook: the code of its components is identified by its "
+    "text, but no copy of it is here, and what cells read outside functions is not recorded. Keep the notebook."
+)
+"""Remark on a study without a file."""
 MOST_SEEDS = 50
 """Number of seeds that are listed one by one."""
 
@@ -148,6 +153,8 @@ def reproduction(analysis: Analysis, launches: Sequence[JsonObject]) -> list[Par
     seeds = seeds if len(study.seeds) <= MOST_SEEDS else seeds_in_words(study.seeds)
     what = "The recipe and the seed determine a run" if study.recipes else "The seed determines a measurement"
     again = "Results that exist are not computed again: give a new output folder."
+    if study.recipes and any(launch.get("file", "") is None for launch in launches):
+        parts.append(Paragraph(NOTEBOOK, PAGE, ""))
     return [*parts, Paragraph(f"{what}; the seeds are {seeds}. {again}", PAGE, ""), *_recipes(analysis)]
 
 

@@ -1,7 +1,9 @@
 """Results of a study in Python: rows, arms, claims, and the weights that were kept."""
 
+import dataclasses
 import functools
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -9,24 +11,30 @@ import polars as pl
 from flaxformer.analysis.analysis import Analysis, ArmSummary, analyse_to_show
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.scaling_analysis import ScalingAnalysis
-from flaxformer.checkpoint import Checkpoints
-from flaxformer.checkpoint.weights import read_weights
 from flaxformer.model.weights import Transformer
-from flaxformer.report.files import results
-from flaxformer.store.store import Store
-from flaxformer.study.copied_code import load_run
+from flaxformer.report import files, short, shown, tables
+from flaxformer.report.document import document
+from flaxformer.report.loaded_model import load
+from flaxformer.report.provenance_text import words_of
+from flaxformer.report.run_results import RunResults, run_of
+from flaxformer.report.shown import ShownList
+from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.store import Store, read_lines
 from flaxformer.study.kept_trials import kept_weights_folder
+from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
+from flaxformer.system.python_files import near_names, siblings
 from flaxformer.system.wording import join_words
 from flaxformer.training.run import Run
 
 
 class StudyResults:
-    """Results in a folder, read again by each call of `flaxformer.results`.
+    """Results in a folder, read again by each call of `flaxformer.results`; they show themselves.
 
     >>> results = flaxformer.results("runs/induction")
+    >>> print(results)  # the answer, as `flaxformer report` prints it; a notebook shows tables and figures too
     >>> results.table.group_by("layers").agg(polars.col("validation_loss").mean())
-    >>> params, run = results.weights({"layers": "2"}, seed=0)
+    >>> results.run_of({"layers": "2"}, seed=0).model.weights
 
     Args:
       folder: output folder of a study.
@@ -40,25 +48,48 @@ class StudyResults:
         self.analysis: Analysis = analyse_to_show(self.store, "flaxformer.results")
         """Everything that the report shows."""
 
+    def __repr__(self) -> str:
+        overrides = overrides_of(read_lines(self.store.root / LAUNCHES))
+        lines = [shown.text(lambda console: short.show_answer(console, self.analysis, overrides))]
+        page = self.store.root / "report.html"
+        return "\n".join([*lines, *([f"Report: {page}"] if page.exists() else [])])
+
+    def _repr_html_(self) -> str:
+        return shown.notebook(document(self.analysis, read_lines(self.store.root / LAUNCHES)))
+
     @functools.cached_property
     def table(self) -> pl.DataFrame:
         """One row per finished trial, with the columns of results.parquet."""
-        return results(self.analysis)
+        return files.results(self.analysis)
 
     @property
-    def arms(self) -> list[ArmSummary]:
+    def arms(self) -> ShownList[ArmSummary]:
         """Every arm with its scores per seed, mean and interval."""
-        return self.analysis.arms
+        return ShownList(self.analysis.arms, tables.arms(self.analysis))
 
     @property
-    def claims(self) -> list[JudgedClaim]:
+    def claims(self) -> ShownList[JudgedClaim]:
         """Every claim with its differences per seed and its verdict."""
-        return self.analysis.claims
+        return ShownList(
+            self.analysis.claims, tables.claims(self.analysis), lambda claim: short.claim_line(claim, True)
+        )
 
     @property
     def scaling(self) -> ScalingAnalysis | None:
         """Scaling laws, held-out sizes, and predicted effects; None for a study without `scaling`."""
         return self.analysis.scaling
+
+    def run_of(self, labels: Mapping[str, str] | None = None, seed: int | None = None) -> RunResults:
+        """Return the results of one run: its row, and its kept weights.
+
+        Args:
+          labels: level of each axis, such as {"norm": "pre"}; those of axes that leave one arm may be omitted.
+          seed: seed of the run; by default the study's first.
+
+        Raises:
+          UserError: no arm or several arms have these labels, the study has no such seed, or the run has no results.
+        """
+        return run_of(self.store, labels or {}, seed)
 
     def weights_folder(self, labels: Mapping[str, str] | None = None, seed: int | None = None) -> Path:
         """Return the folder of the kept weights of one trial, for `flaxformer generate` and `Checkpoints`.
@@ -90,9 +121,30 @@ class StudyResults:
           UserError: see `weights_folder`; or no weights of that step were kept, or they are damaged; or the copy of the
             code is needed, and was changed or is not trusted.
         """
-        folder = self.weights_folder(labels, seed)
-        run = load_run(folder, trust_code)
-        return read_weights(folder, run, Checkpoints(folder).steps()[-1] if step is None else step), run
+        model = load(self.store.root, labels or {}, seed=seed, step=step, trust_code=trust_code)
+        assert model.run is not None
+        return model.params, model.run
+
+
+def overrides_of(launches: Sequence[JsonObject]) -> tuple[str, ...]:
+    """Return what the last recorded command `run` changed in the study's run."""
+    commands = [words for launch in launches if (words := words_of(launch.get("command") or ""))[1:2] == ["run"]]
+    fields = {field.name for field in dataclasses.fields(Run)}
+    changes = [word for word in (commands or [[]])[-1][3:] if re.split(r"[.=]", word)[0] in fields and "=" in word]
+    return tuple(changes)
+
+
+def results(folder: str | Path) -> StudyResults:
+    """Return the results of a study's folder: rows, arms, claims, and the weights that were kept.
+
+    Raises:
+      UserError: the folder holds no study.
+    """
+    path = Path(folder)
+    if not path.exists():
+        near = near_names(path, (place for place in siblings(path) if place.is_dir()))
+        raise UserError(f"no folder '{folder}'; {near or 'expected the output folder of a study'}")
+    return StudyResults(path)
 
 
 def join(a: str | Path, b: str | Path) -> pl.DataFrame:
@@ -105,7 +157,7 @@ def join(a: str | Path, b: str | Path) -> pl.DataFrame:
       UserError: a folder holds no study, or they have no seed in common.
     """
     results_a, results_b = StudyResults(a), StudyResults(b)
-    axes = [{axis.name: None for axis in results.analysis.study.axes} for results in (results_a, results_b)]
+    axes = [{axis.name: None for axis in both.analysis.study.axes} for both in (results_a, results_b)]
     keys = [*(name for name in axes[0] if name in axes[1]), "seed"]
     rows = results_a.table.join(results_b.table, on=keys, how="inner", suffix="_b", maintain_order="left")
     if not rows.height:
@@ -114,7 +166,7 @@ def join(a: str | Path, b: str | Path) -> pl.DataFrame:
         )
     kept = {*results_a.table.columns, *axes[1]}
     renamed = {name: f"{name}_b" for name in results_b.table.columns if name not in kept}
-    metrics = [results.analysis.study.metric for results in (results_a, results_b)]
+    metrics = [both.analysis.study.metric for both in (results_a, results_b)]
     if metrics[0] != metrics[1]:
         return rows.rename(renamed)
     return rows.rename(renamed).with_columns(difference=pl.col(f"{metrics[0]}_b") - pl.col(metrics[0]))

@@ -13,12 +13,11 @@ import numpy as np
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.leaves import copy_to_host
 from flaxformer.checkpoint.steps import leaf_digests
-from flaxformer.checkpoint.weights import read_weights
 from flaxformer.core.canonical import canonical
-from flaxformer.interop.huggingface.files import read_safetensors
-from flaxformer.store.store import Store
+from flaxformer.interop.huggingface.files import read_safetensors, weight_files
 from flaxformer.study.copied_code import load_run
-from flaxformer.study.kept_trials import is_study, kept_weights_folder, parse_labels
+from flaxformer.study.kept_trials import is_study, parse_labels
+from flaxformer.study.weights_source import WeightsSource, find_weights, read_model
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 from flaxformer.training.initial_weights import From, InitialWeights, place
@@ -39,12 +38,16 @@ def digest(run: Run) -> str | None:
     path = Path(init.path).expanduser()
     if path.suffix in SUFFIXES:
         return files.digest_of(_bytes(init, path))
-    folder, step = _folder(init, run.seed)
+    folder, step = _source(init, run.seed)
+    if step is None:
+        return files.digest_of(
+            json.dumps([files.digest_of(file.read_bytes()) for file in weight_files(folder)]).encode()
+        )
     digests = leaf_digests(folder, step)
     # Evaluation weights of a job depend on its run too: on its adapter, and on an optimizer that averages.
     is_weights_alone = Checkpoints(folder).holds_weights_alone(step)
-    used = [digests, None if is_weights_alone else canonical(load_run(folder, init.trust_code))]
-    return files.digest_of(json.dumps(used, sort_keys=True).encode())
+    identity = [digests, None if is_weights_alone else canonical(load_run(folder, init.trust_code))]
+    return files.digest_of(json.dumps(identity, sort_keys=True).encode())
 
 
 def read(run: Run, expected: str | None = None) -> InitialWeights | None:
@@ -70,36 +73,14 @@ def _arrays(init: From, seed: int) -> Mapping[str, np.ndarray]:
     path = Path(init.path).expanduser()
     if path.suffix in SUFFIXES:
         return _read_file(init, path)
-    folder, step = _folder(init, seed)
-    return copy_to_host(read_weights(folder, load_run(folder, init.trust_code), step))
+    return copy_to_host(read_model(_source(init, seed), init.trust_code).params)
 
 
-def _folder(init: From, seed: int) -> tuple[Path, int]:
-    """The folder of the checkpoints, and the step."""
-    path = Path(init.path).expanduser()
-    if not path.is_dir():
-        raise UserError(
-            f"init.path is '{init.path}', which does not exist; expected the folder of a training job or of a study, "
-            f"or a file {' or '.join(SUFFIXES)}"
-        )
-    if is_study(path):
-        trial_seed = seed if init.trial_seed is None else init.trial_seed
-        folder = kept_weights_folder(Store(path), parse_labels(init.arm), trial_seed)
-    elif init.arm or init.trial_seed is not None:
-        raise UserError(f"init.path is '{init.path}', which is not a study, and init.arm or init.trial_seed is given")
-    else:
-        folder = path
-    checkpoints = Checkpoints(folder)
-    steps = checkpoints.steps()
-    if not steps:
-        raise UserError(f"init.path is '{init.path}', which holds no weights; expected the folder of a job or a study")
-    if init.step is not None and init.step not in steps:
-        raise UserError(
-            f"init.step is {init.step}; expected one of the steps in {folder}: {', '.join(map(str, steps))}"
-        )
-    best = None if is_study(path) else checkpoints.best()
-    newest = steps[-1] if best is None else best
-    return folder, newest if init.step is None else init.step
+def _source(init: From, seed: int) -> WeightsSource:
+    """The folder of the weights, and the step; of a study, by default those of the run's own seed."""
+    is_trial = is_study(Path(init.path).expanduser())
+    trial_seed = seed if is_trial and init.trial_seed is None else init.trial_seed
+    return find_weights(init.path, parse_labels(init.arm), trial_seed, init.step, "init.")
 
 
 def _bytes(init: From, path: Path) -> bytes:

@@ -38,6 +38,7 @@ def trial_name(study: Declaration, labels: Mapping[str, str], seed: int | None) 
     if seed not in study.seeds:
         raise UserError(f"seed is {seed}; expected one of {join_words(map(str, study.seeds))}")
     at_seed = [trial for trial in study.trials if trial.seed == seed]
+    labels = {name: str(level) for name, level in labels.items()}
     matches = [trial for trial in at_seed if labels.items() <= trial.labels.items()]
     if len(matches) == 1:
         return str(matches[0].trial)
@@ -57,7 +58,9 @@ def kept_weights_folder(store: Store, labels: Mapping[str, str], seed: int | Non
     trial = trial_name(store.declaration, labels, seed)
     folder = weights_folder(store.root, trial)
     if not step_numbers(folder, published=True):
-        raise UserError(f"{store.root} has no weights of {trial}; expected a study that was run with --keep")
+        raise UserError(
+            f"{store.root} has no weights of {trial}; expected a study that was run with --keep, or keep= in Python"
+        )
     return folder
 
 

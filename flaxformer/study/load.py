@@ -14,7 +14,7 @@ from flaxformer.core.overrides import override
 from flaxformer.study.declare import Study
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import digest_of
-from flaxformer.system.python_files import find_experiment
+from flaxformer.system.python_files import find_experiment, near_names, siblings
 from flaxformer.system.user_code import reads, remember_sources
 from flaxformer.system.user_code.source import is_edited, is_user_module
 
@@ -54,7 +54,8 @@ def load_module(file: Path, purpose: str) -> ModuleType:
     """
     file = find_experiment(file)
     if not file.is_file():
-        raise UserError(f"no file '{file}'; expected a Python file that {purpose}")
+        near = near_names(file, (path for path in siblings(file) if path.suffix == ".py"))
+        raise UserError(f"no file '{file}'; {near or f'expected a Python file that {purpose}'}")
     path = file.resolve()
     spec = importlib.util.spec_from_file_location(f"{file.stem}@{digest_of(str(path).encode())}", path)
     if spec is None or spec.loader is None:

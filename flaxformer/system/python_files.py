@@ -1,6 +1,8 @@
 """Python files of studies, jobs and benchmarks: where they are, and what they declare."""
 
 import ast
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -35,3 +37,19 @@ def assigned_names(tree: ast.Module) -> set[str]:
     imported = [alias for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
     names = {alias.asname or alias.name for alias in imported}
     return names | {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def siblings(path: Path) -> list[Path]:
+    """Return what is in the folder of a path; nothing if that cannot be read."""
+    try:
+        return sorted(path.parent.iterdir())
+    except OSError:
+        return []
+
+
+def near_names(path: Path, candidates: Iterable[Path]) -> str:
+    """Return the question for the candidate whose name is most like that of a path; empty if none is like it."""
+    by_name = {candidate.name: candidate for candidate in candidates}
+    by_name |= {candidate.stem: candidate for candidate in by_name.values()}
+    near = difflib.get_close_matches(path.name, by_name, n=1)
+    return f"did you mean '{by_name[near[0]]}'?" if near else ""

@@ -48,8 +48,8 @@ class From(Config):
     A weight that is drawn has the value that it has without `From`. The weights are those that evaluations of the
     source use: a running mean if there is one, and with adapters merged.
 
-    path: folder of a training job, of a study whose weights were kept, or of one of its trials; or a file .npz or
-    .safetensors of arrays that are named by path.
+    path: folder of a training job, of a study whose weights were kept, of one of its trials, or of a checkpoint of
+    Hugging Face; "hf://OWNER/NAME" of its hub; or a file .npz or .safetensors of arrays that are named by path.
 
     arm: levels of the arm of a study, such as "norm=pre,width=64"; those of axes that leave one arm may be omitted.
 

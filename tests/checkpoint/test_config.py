@@ -75,6 +75,10 @@ def changed(**change):
     [
         (changed(kind="os.system"), "run is of kind 'os.system'"),
         (changed(kind="Rum"), "run is of kind 'Rum'; did you mean 'Run'"),
+        (
+            changed(optimizer={"kind": "__main__.Slow"}),
+            "run.optimizer is of kind '__main__.Slow', which a notebook defined",
+        ),
         (changed(kind=None), "run is of kind None"),
         (changed(kind=["Run"]), r"run is of kind \['Run'\]"),
         (changed(optimizer={"kind": "Adamw"}), "run.optimizer is of kind 'Adamw'; did you mean 'AdamW'"),

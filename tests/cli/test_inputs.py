@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from flaxformer.cli import main
-from flaxformer.cli.inputs import check_inputs, near_names
+from flaxformer.cli.inputs import check_inputs
 from flaxformer.system.errors import UserError
+from flaxformer.system.python_files import near_names
 
 STUDY, JOB = "study = 1\n", "run = 1\n"
 WITHOUT_JAX = """

@@ -212,7 +212,7 @@ def test_damaged_weights_are_refused(tmp_path):
         (({"rat": "low"}, 3), r"0 arms have the labels {'rat': 'low'}; expected one"),
         (({}, 3), r"2 arms have the labels {}; expected one"),
         (({"rate": "low"}, 4), "seed is 4; expected one of 3 and 5"),
-        (({"rate": "low"}, 3, 5), "holds no step 5; it holds: 12"),
+        (({"rate": "low"}, 3, 5), "step is 5; expected one of the steps in .*: 12"),
     ],
 )
 def test_weights_that_do_not_exist_are_refused(tmp_path_factory, arguments, message):

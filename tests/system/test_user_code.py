@@ -476,6 +476,22 @@ def test_code_of_a_notebook_counts():
     assert len({in_notebook(CELL, shift=2.0), first, *(in_notebook(CELL.replace(*edit)) for edit in changes)}) == 6
 
 
+def interactive(text, name):
+    """A class that a program without a file or a source text defines, as a pipe or `python -c` does."""
+    names = {"__name__": "__main__"}
+    exec(compile(text, "<stdin>", "exec"), names)
+    return names[name]
+
+
+def test_code_without_a_source_text_counts_by_its_compiled_form(monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>", raising=False)
+    first = code_digests([interactive(CELL, "Own")])
+    assert any("Own.__call__" in name for name in first)
+    assert code_digests([interactive(CELL.replace("\n    return", "\n    # a remark\n    return"), "Own")]) == first
+    for edit in [("2.0 *", "2.5 *"), ("factor = 3.0", "factor = 4.0"), ("+ self", "- self"), ("(K)", "(K + 0)")]:
+        assert code_digests([interactive(CELL.replace(*edit), "Own")]) != first, edit
+
+
 def test_code_may_change_while_there_are_no_results(tmp_path):
     files, change, _ = CASES["subclass of an optimizer"]
     write(tmp_path, files)

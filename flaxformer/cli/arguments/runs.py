@@ -113,7 +113,11 @@ class Generate:
       flaxformer generate runs/book --edit without_head.py
     """
 
-    directory: Annotated[Path, tyro.conf.Positional, positional("DIR", "the output folder of 'train' or of 'run'")]
+    directory: Annotated[
+        Path,
+        tyro.conf.Positional,
+        positional("DIR", "the output folder of 'train' or of 'run', or a Hugging Face folder"),
+    ]
     arm: Annotated[
         str | None, option("AXIS=LEVEL,…", "the only arm", "arm of a study; an axis that leaves one arm may be omitted")
     ] = None
@@ -123,7 +127,8 @@ class Generate:
         str | None, option("FILE", "none", "translate each line of FILE to a line of the output; - is standard input")
     ] = None
     tokens: Annotated[
-        int | None, option("N", "200, or what fits; for a translation, the longest", "number of tokens at most")
+        int | None,
+        option("N", "200, or as many as fit; for a translation the task's longest", "number of tokens at most"),
     ] = None
     temperature: Annotated[
         float | None,

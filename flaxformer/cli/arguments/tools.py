@@ -52,7 +52,7 @@ class New:
     template: Annotated[
         Literal["study", "run", "component", "task", "ledger", "agent"],
         tyro.conf.Positional,
-        positional("TEMPLATE", "what the file declares: study, run, component or task"),
+        positional("TEMPLATE", "what it is: study, run, component, task, ledger or agent"),
     ]
     name: Annotated[str, tyro.conf.Positional, positional("NAME", "name of the file, such as my_study")]
     kind: Annotated[

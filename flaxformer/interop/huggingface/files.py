@@ -2,18 +2,63 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
 from flaxformer.interop.huggingface.attributes import CONFIG, GENERATION, Attributes
 from flaxformer.system.errors import UserError
+from flaxformer.system.extras import library
 from flaxformer.system.files import make_folder, replacing, write_atomically
 from flaxformer.system.json_reader import parse_json
+from flaxformer.system.python_files import near_names, siblings
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+HUB, DOWNLOADED = "hf://", ["*.json", "*.safetensors"]
+"""Beginning of a name of the hub, and the files that are downloaded."""
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """True if a folder holds a checkpoint of Hugging Face: weights in safetensors, or a config.json of a model type."""
+    if (folder / WEIGHTS).exists() or (folder / INDEX).exists():
+        return True
+    return (folder / CONFIG).is_file() and b'"model_type"' in (folder / CONFIG).read_bytes()
+
+
+def find_checkpoint(path: str, name: str = "path") -> Path:
+    """Return the folder of a path; that of a name of the hub, "OWNER/NAME" or "hf://OWNER/NAME@REVISION", downloaded.
+
+    Args:
+      path: a folder, or a name of the hub where there is no such folder (library huggingface_hub).
+      name: of the path in messages.
+
+    Raises:
+      UserError: there is no such folder, and no such model of the hub.
+    """
+    folder = Path(path).expanduser()
+    repository, _, revision = path.removeprefix(HUB).partition("@")
+    if not path.startswith(HUB):
+        if folder.is_dir():
+            return folder
+        if folder.exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", repository) or folder.parent.is_dir():
+            near = near_names(folder, (place for place in siblings(folder) if place.is_dir()))
+            hub = "" if "/" in path else f"; a model of the Hugging Face hub is '{HUB}{path}'"
+            missing = "is not a folder" if folder.exists() else "does not exist"
+            expected = "expected the folder of a training job, of a study or of a checkpoint of Hugging Face"
+            raise UserError(f"{name} is '{path}', which {missing}; {near or expected + hub}")
+    library_of_hub = library("huggingface_hub", "weights", f"{name} '{path}'")
+    try:
+        return Path(library_of_hub.snapshot_download(repository, revision=revision or None, allow_patterns=DOWNLOADED))
+    except Exception as error:  # of the library, of its HTTP client, or of the file system
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{name} is '{path}', which is not a folder, and cannot be downloaded: {reason}") from None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that determine a checkpoint's model: its config, and its tensors."""
+    return [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
 
 
 def read_attributes_file(folder: Path) -> Attributes:
@@ -48,7 +93,7 @@ def write(
     folder: Path, attributes: Attributes, tensors: Mapping[str, np.ndarray], generation: Attributes | None
 ) -> None:
     """Write config.json, model.safetensors and, if there are settings of generation, their file, each atomically."""
-    save_file = _safetensors().save_file
+    save_file = library("safetensors.numpy", "weights", "a file of Hugging Face weights").save_file
     make_folder(folder)
     text = json.dumps(attributes, indent=2) + "\n"
     # transformers refuses a file that does not name its format.
@@ -68,18 +113,8 @@ def _read_json(path: Path) -> Attributes:
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """Read the tensors of one file, by name."""
-    load_file = _safetensors().load_file
+    load_file = library("safetensors.numpy", "weights", f"'{path}'").load_file
     try:
         return load_file(path)
     except Exception as error:  # the library's error class is private
         raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def _safetensors() -> ModuleType:
-    try:
-        import safetensors.numpy
-    except ImportError:
-        raise UserError(
-            "safetensors is not installed; expected it, for Hugging Face weights: pip install 'flaxformer[weights]'"
-        ) from None
-    return safetensors.numpy

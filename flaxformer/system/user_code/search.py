@@ -26,6 +26,8 @@ from flaxformer.system.user_code.source import is_user_class, is_user_file, is_u
 from flaxformer.system.user_code.statements import definitions, has_acting_statement
 
 CONSTANT = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType)
+GENERATED = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__"}
+"""Methods that dataclasses generate, which differ between versions of Python."""
 NUMERIC = {"components", "config", "core", "data", "model", "nn", "tasks", "training"}
 """Packages of flaxformer that determine numerical results."""
 WRAPPERS = ("__wrapped__", "__func__", "fget", "fset", "func")
@@ -117,7 +119,7 @@ class _Search:
         place = f"{source_path(function.__module__ or '?')}: {function.__qualname__}"
         self._visit_items(_captured_variables(function), place)
         self.visit(getattr(function, "__wrapped__", None), "")
-        if not is_user_file(function.__code__.co_filename):
+        if not _is_written_by_user(function):
             return
         self._visit_items(dict(enumerate(function.__defaults__ or ())), place)
         self._visit_items(function.__kwdefaults__ or {}, place)
@@ -125,7 +127,7 @@ class _Search:
         self._add_module(function.__module__)
         # Also beside the whole module: of two functions of one module, which is used is not in the module's text.
         nodes = source.function_nodes(function.__code__)
-        texts = [normalized_text(node) for node in nodes] or [repr(function.__code__.co_code)]
+        texts = [normalized_text(node) for node in nodes] or [source.code_text(function.__code__)]
         for text in texts:
             self.record(place.partition(".<locals>")[0], f"used {text}")
 
@@ -155,6 +157,12 @@ class _Search:
         module = sys.modules.get(name)
         if is_user_module(module):
             self.modules[name] = module
+
+
+def _is_written_by_user(function: types.FunctionType) -> bool:
+    """True if a function is of a user file or of an interactive program, and not generated for a dataclass."""
+    is_interactive = source.is_interactive(function.__module__) and function.__name__ not in GENERATED
+    return is_interactive or is_user_file(function.__code__.co_filename)
 
 
 # --- objects ---------------------------------------------------------------------------------------------

@@ -47,8 +47,13 @@ def is_user_module(value: object) -> TypeGuard[types.ModuleType]:
 
 def is_user_class(kind: type) -> bool:
     """True if a class is defined in a user module or interactively."""
-    module = sys.modules.get(kind.__module__)
-    return is_user_module(module) or (kind.__module__ == "__main__" and not getattr(module, "__file__", None))
+    return is_user_module(sys.modules.get(kind.__module__)) or is_interactive(kind.__module__)
+
+
+def is_interactive(module: str | None) -> bool:
+    """True for the module of a notebook, or of a program that is read from no file."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return module == "__main__" and not (file and Path(file).exists())
 
 
 def module_of(file: Path) -> types.ModuleType | None:
@@ -147,6 +152,12 @@ def function_nodes(code: types.CodeType) -> list[ast.AST]:
         elif isinstance(node, ast.Lambda) and code.co_name == "<lambda>":
             nodes += [node] if node.lineno == code.co_firstlineno else []
     return nodes
+
+
+def code_text(code: types.CodeType) -> str:
+    """Return the compiled code of a function without a source text, with its constants and inner functions."""
+    constants = [code_text(item) if isinstance(item, types.CodeType) else item for item in code.co_consts]
+    return repr((code.co_code, code.co_names, constants))
 
 
 def normalized_text(node: ast.AST) -> str:

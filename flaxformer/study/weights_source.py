@@ -1,0 +1,91 @@
+"""Places of trained weights: a training job, a trial of a study, or a checkpoint of Hugging Face."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from flaxformer.checkpoint import Checkpoints
+from flaxformer.checkpoint.weights import read_weights
+from flaxformer.config import ModelConfig
+from flaxformer.interop import huggingface
+from flaxformer.interop.huggingface.files import find_checkpoint, is_checkpoint
+from flaxformer.model.weights import Transformer
+from flaxformer.store.store import Store
+from flaxformer.study.copied_code import load_run
+from flaxformer.study.kept_trials import is_study, kept_weights_folder
+from flaxformer.system.errors import UserError
+from flaxformer.training.run import Run
+
+
+class WeightsSource(NamedTuple):
+    """Folder of weights, and their step; None for a checkpoint of Hugging Face."""
+
+    folder: Path
+    step: int | None
+
+
+class TrainedModel(NamedTuple):
+    """Config and weights of a model, and its run; None for a checkpoint of Hugging Face."""
+
+    config: ModelConfig
+    params: Transformer
+    run: Run | None
+
+
+def find_weights(
+    path: str | Path,
+    labels: Mapping[str, str] | None = None,
+    trial_seed: int | None = None,
+    step: int | None = None,
+    field: str = "",
+) -> WeightsSource:
+    """Return the place of the weights that a path names.
+
+    Args:
+      path: folder of a training job, of a study whose weights were kept, of one of its trials, or of a checkpoint of
+        Hugging Face; or a name of its hub, "OWNER/NAME" or "hf://OWNER/NAME@REVISION".
+      labels: level of each axis of a study; those of axes that leave one arm may be omitted.
+      trial_seed: seed of a study's trial; None is its first.
+      step: a step of the folder; None is the best by validation loss of a job, else the newest.
+      field: prefix of the arguments' names in messages, such as "init.".
+
+    Raises:
+      UserError: there are no such weights.
+    """
+    folder = find_checkpoint(str(path), f"{field}path")
+    is_trial = is_study(folder)
+    if not is_trial and (labels or trial_seed is not None):
+        raise UserError(f"{field}path is '{path}', which is not a study, and {field}arm or {field}trial_seed is given")
+    if is_checkpoint(folder):
+        if step is not None:
+            raise UserError(f"{field}path is '{path}', a checkpoint of Hugging Face, and {field}step is {step}")
+        return WeightsSource(folder, None)
+    if is_trial:
+        folder = kept_weights_folder(Store(folder), labels or {}, trial_seed)
+    checkpoints = Checkpoints(folder)
+    steps = checkpoints.steps()
+    if not steps:
+        raise UserError(
+            f"{field}path is '{path}', which holds no weights; expected the folder of a training job, of a study, or "
+            "of a checkpoint of Hugging Face"
+        )
+    if step is not None and step not in steps:
+        raise UserError(f"{field}step is {step}; expected one of the steps in {folder}: {', '.join(map(str, steps))}")
+    best = None if is_trial else checkpoints.best()
+    return WeightsSource(folder, step if step is not None else steps[-1] if best is None else best)
+
+
+def read_model(source: WeightsSource, trust_code: bool = False) -> TrainedModel:
+    """Return the config, the weights that evaluations use, and the run.
+
+    Args:
+      source: the place.
+      trust_code: True to execute the folder's copy of the code that defines its classes, if they are not imported.
+
+    Raises:
+      UserError: the weights are damaged, or the copy of the code is needed, and was changed or is not trusted.
+    """
+    if source.step is None:
+        return TrainedModel(*huggingface.load(source.folder), None)
+    run = load_run(source.folder, trust_code)
+    return TrainedModel(run.model, read_weights(source.folder, run, source.step), run)
