@@ -16,6 +16,8 @@ from flaxformer.statistics import sequential
 IDENTICAL = 3
 """Number of pairs without any difference from which on a candidate counts as unchanged."""
 
+LIMIT = 0.05
+"""Probability that a limit of the confidence sequence is on the wrong side of the mean at some look."""
 UNDECIDED, UNCHANGED, KEPT, DROPPED = range(4)
 ENDS: tuple[Verdict, ...] = ("open", "unchanged", "kept", "dropped")
 """Verdicts by these numbers; an attempt that is undecided after its last pair is open."""
@@ -33,7 +35,7 @@ class Evidence:
     mean: float
     low: float
     high: float
-    """95 % confidence sequence of the mean improvement: all its intervals hold the mean with a probability of 95 %."""
+    """90 % confidence sequence of the mean improvement: each limit holds at all looks with a probability of 95 %."""
     log_e: float
     """Logarithm of the evidence against "the candidate is not better"."""
     log_needed: float
@@ -86,7 +88,7 @@ def decide(improvements: np.ndarray, begun: Begun, level: float | np.ndarray) ->
 
 def _state(begun: Begun, level: float, improvements: Sequence[float], verdict: Verdict | None) -> Evidence:
     x = np.array(improvements, float)
-    low, high = sequential.confidence_sequence(x, 0.05) if len(x) else (-math.inf, math.inf)
+    low, high = sequential.confidence_sequence(x, 2 * LIMIT) if len(x) else (-math.inf, math.inf)
     return Evidence(
         verdict,
         len(x),

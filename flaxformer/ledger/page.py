@@ -139,15 +139,27 @@ def document(results: LedgerResults) -> StudyReport:
         verdict=verdict,
         sections=[
             ReportSection("", [_forest(results)]),
-            ReportSection("Attempts", [_table(results)]),
+            ReportSection("", [_table(results), Bullets(list(_notes(results)))]),
             ReportSection("Evidence", [_paths(results)]),
-            ReportSection(
-                "Verdicts", [Bullets([f"{verdict or 'under way'}: {text}" for verdict, text in MEANINGS.items()])]
-            ),
+            ReportSection("Verdicts", [Bullets(list(_meanings(results)))]),
             ReportSection("Test data", [Bullets(list(_looks(results)))]),
             ReportSection("Limits", [Bullets([text[0].upper() + text[1:] + "." for text in limits(results)])]),
         ],
     )
+
+
+def _notes(results: LedgerResults) -> Iterator[str]:
+    for attempt in results.attempts:
+        for note in attempt.entry.notes:
+            yield f"Attempt {attempt.number}: {note}."
+
+
+def _meanings(results: LedgerResults) -> Iterator[str]:
+    """The verdicts that the ledger has, with their meanings."""
+    verdicts_so_far = {attempt.verdict for attempt in results.attempts}
+    for verdict, meaning in MEANINGS.items():
+        if verdict in verdicts_so_far:
+            yield f"{verdict}: {meaning}." if verdict else f"{meaning}: no verdict yet."
 
 
 def _looks(results: LedgerResults) -> Iterator[str]:
@@ -158,7 +170,7 @@ def _looks(results: LedgerResults) -> Iterator[str]:
 
 
 def _table(results: LedgerResults) -> Table:
-    header = ["attempt", "reason", "change", "verdict", "improvement", "pairs", "evidence", "needed", "time", "FLOPs"]
+    header = ["attempt", "reason", "change", "verdict", "improvement", "pairs", "evidence", "time", "FLOPs"]
     rows = [_row(results, attempt) for attempt in results.attempts]
     return Table("Attempts in order", header, rows, 4)
 
@@ -167,13 +179,12 @@ def _row(results: LedgerResults, attempt: JudgedAttempt) -> list[str]:
     evidence = attempt.evidence
     return [
         str(attempt.number),
-        "; ".join([attempt.entry.reason, *attempt.entry.notes]),
+        attempt.entry.reason,
         change_of(attempt),
         attempt.verdict or "under way",
         _effect(results.begun, evidence),
         str(evidence.pairs),
-        _evidence(evidence.log_e),
-        _evidence(evidence.log_needed),
+        f"{_evidence(evidence.log_e)} of {_evidence(evidence.log_needed)}",
         duration(attempt.seconds),
         with_prefix(attempt.flops, "FLOP"),
     ]
@@ -205,7 +216,7 @@ def _forest(results: LedgerResults) -> Figure:
         return "; ".join(f"attempt {a.number} {a.verdict or 'under way'}: {_effect(begun, a.evidence)}" for a in shown)
 
     caption = (
-        "Mean improvement of each attempt with its 95 % confidence sequence; dotted: the effect of interest. Green: "
+        "Mean improvement of each attempt with its 90 % confidence sequence; dotted: the effect of interest. Green: "
         "kept; red: dropped; grey: neither. Lines end at twice the largest improvement of a pair."
     )
     return Figure("attempts", draw, caption, words, when=bool(shown))
