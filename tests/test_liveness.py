@@ -177,6 +177,7 @@ OTHER = [
         "optimizer.learning_rate": 0.01, "optimizer.warmup_steps": 3.0, "optimizer.decay": "cosine",
         "optimizer.final_fraction": 0.9, "optimizer.beta1": 0.5, "optimizer.beta2": 0.5, "optimizer.epsilon": 0.1,
         "optimizer.weight_decay": 1.0, "optimizer.clip": 0.01, "optimizer.moment_dtype": "bfloat16",
+        ("optimizer.cautious_decay", "optimizer.weight_decay"): (True, 1.0),
         "loss_terms": (ZLoss(),),
         "seeds": Seeds(init=1), "seeds.init": 1, "seeds.data": 1, "seeds.dropout": 1,
         "training.steps": 3, "training.evaluate_every": 2, "training.label_smoothing": 0.5,

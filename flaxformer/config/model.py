@@ -21,7 +21,7 @@ from flaxformer.components.norms import PRE, LayerNorm, Norm, NormPlacement
 from flaxformer.components.parametrizations import Parametrization
 from flaxformer.components.positions import Positions, Sinusoidal
 from flaxformer.components.residuals import DeepNorm, Residual
-from flaxformer.config.block import Block
+from flaxformer.config.block import Block, without_classes
 from flaxformer.config.initial import Initial, drawn_by
 from flaxformer.config.problems import problems, unused_cross_attention
 from flaxformer.core.params import Spec
@@ -87,6 +87,10 @@ class ModelConfig(Config):
     encoder: Optional["ModelConfig"] = part(None)
     parametrization: Parametrization = part(Parametrization(), omit_default=True)
     checkpoint: str = static("", omit_default=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pattern", without_classes(self.pattern, self))
+        super().__post_init__()
 
     def problems(self) -> Iterator[str]:
         return problems(self)
