@@ -51,7 +51,8 @@ class KeysValuesForLayers(Attention):
         if self.is_first:
             new = self.keys_and_values(weights, x, context)
             if context.valid is not None:
-                new = jax.tree.map(lambda z: jnp.where(context.valid[..., None, None], z, 0), new)
+                is_real = context.valid[..., None, None]
+                new = jax.tree.map(lambda z: jnp.where(is_real, z, 0), new)
             start = 0 if context.offset is None else context.offset
             cache = jax.tree.map(
                 lambda old, z: jax.lax.dynamic_update_slice_in_dim(old, z.astype(old.dtype), start, old.ndim - 3),

@@ -51,7 +51,9 @@ class Block(Config):
         """
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         classes = {name: kind for name, kind in values.items() if isinstance(kind, type)}
-        parts = {name: as_kind(getattr(model, name), kind, f"{path}.{name}") for name, kind in classes.items()}
+        parts: dict[str, Config] = {
+            name: as_kind(getattr(model, name), kind, f"{path}.{name}") for name, kind in classes.items()
+        }
         return self.replace(**parts) if parts else self
 
     def changes(self) -> dict[str, Any]:
