@@ -94,6 +94,7 @@ from flaxformer.training import (
     ScheduleFree,
     Seeds,
     Training,
+    WarmupStableDecay,
     ZLoss,
     evaluate,
     evaluation_params,
@@ -177,7 +178,7 @@ OTHER = [
         "optimizer.learning_rate": 0.01, "optimizer.warmup_steps": 3.0, "optimizer.decay": "cosine",
         "optimizer.final_fraction": 0.9, "optimizer.beta1": 0.5, "optimizer.beta2": 0.5, "optimizer.epsilon": 0.1,
         "optimizer.weight_decay": 1.0, "optimizer.clip": 0.01, "optimizer.moment_dtype": "bfloat16",
-        ("optimizer.cautious_decay", "optimizer.weight_decay"): (True, 1.0),
+        "optimizer.cautious_decay": True,
         "loss_terms": (ZLoss(),),
         "seeds": Seeds(init=1), "seeds.init": 1, "seeds.data": 1, "seeds.dropout": 1,
         "training.steps": 3, "training.evaluate_every": 2, "training.label_smoothing": 0.5,
@@ -252,6 +253,9 @@ OTHER = [
         "model.positions.buckets": 5, "model.positions.max_distance": 9, "model.positions.std": 1.0,
         "model.positions": Alibi(),
     }),
+    (on(BASE, optimizer__decay=WarmupStableDecay(share=1.0)), {
+        "optimizer.decay.share": 0.1, "optimizer.decay.cool_down": "linear",
+    }),
     (on(BASE, model__initializer=LeCun()), {
         "model.initializer.gain": 0.5, "model.initializer.distribution": "uniform",
     }),
@@ -314,7 +318,7 @@ OPTIMIZERS = {  # other values of the fields that an optimizer has for itself
 }  # fmt: skip
 SHARED = {
     "learning_rate": 0.01, "warmup_steps": 3.0, "decay": "cosine", "final_fraction": 0.9, "weight_decay": 1.0,
-    "clip": 10.0, "moment_dtype": "bfloat16",
+    "clip": 10.0, "moment_dtype": "bfloat16", "cautious_decay": True,
 }  # fmt: skip
 for _kind, _own in OPTIMIZERS.items():
     numbers = {"warmup_steps": 1.0, "final_fraction": 0.1, "weight_decay": 0.1, "clip": 0.1, "learning_rate": 0.1}
