@@ -57,7 +57,7 @@ class AdaptiveInput(Inputs):
     def apply(
         self, weights: Any, inputs: Int[Array, "*batch T"], token_types: Any, table: Any, sizes: Mapping[str, int]
     ) -> Float[Array, "*batch T d_embedding"]:
-        y, start = 0, 0
+        y, start = jnp.zeros((), weights.first_map.dtype), 0
         for name in ("first", "second", "third"):
             rows, matrix = getattr(weights, f"{name}_rows"), getattr(weights, f"{name}_map")
             place = inputs - start
