@@ -76,7 +76,7 @@ def weights(config, moved=0.1, scanned=False, seed=0):
         if kind in CONSTANTS or kind == "constant":
             mean, std = CONSTANTS.get(kind, own.value), moved
         else:
-            std = own.value if kind == "normal" else config.initial_std(own.spec)
+            std = own.value if kind == "normal" else config.initial_value(own.spec).scale
         return jnp.asarray(mean + std * random.normal(size=(*stacked, *own.spec.shape)), jnp.float32)
 
     declared = declarations(Transformer, config)

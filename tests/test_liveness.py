@@ -34,6 +34,7 @@ from flaxformer.components import (
     Normal,
     NormPlacement,
     NTKScaling,
+    Orthogonal,
     Patches,
     Regressor,
     RelativeBuckets,
@@ -45,7 +46,7 @@ from flaxformer.components import (
     Vectors,
     YaRN,
 )
-from flaxformer.config import Block, ModelConfig, recurrent_model
+from flaxformer.config import ZERO_OUTPUTS, Block, ModelConfig, recurrent_model
 from flaxformer.core.paths import get_at, replace_at
 from flaxformer.tasks import (
     AssociativeRecall,
@@ -93,6 +94,7 @@ from flaxformer.training import (
     ScheduleFree,
     Seeds,
     Training,
+    WarmupStableDecay,
     ZLoss,
     evaluate,
     evaluation_params,
@@ -167,7 +169,8 @@ OTHER = [
         "model.norm.embedding": True, "model.norm.final": False,
         "model.norm_kind.affine": "none", "model.norm_kind.over": "sequence",
         "model.norm_kind.epsilon": 0.1, "model.positions.base": 10.0, "model.positions.layout": "split",
-        "model.initializer.gain": 0.5, "model.head.tied": True, "model.head.bias": True, "model.head.transform": "gelu",
+        "model.initializer.gain": 0.5, "model.initializer.distribution": "uniform", "model.initial": (ZERO_OUTPUTS,),
+        "model.head.tied": True, "model.head.bias": True, "model.head.transform": "gelu",
         "model.head.scale_exponent": 0.5, "model.inputs.scale_exponent": 0.5, "model.inputs.frozen": True,
         "model.head.logit_cap": 0.5,
         "model.inputs.token_types": 2,
@@ -175,6 +178,7 @@ OTHER = [
         "optimizer.learning_rate": 0.01, "optimizer.warmup_steps": 3.0, "optimizer.decay": "cosine",
         "optimizer.final_fraction": 0.9, "optimizer.beta1": 0.5, "optimizer.beta2": 0.5, "optimizer.epsilon": 0.1,
         "optimizer.weight_decay": 1.0, "optimizer.clip": 0.01, "optimizer.moment_dtype": "bfloat16",
+        "optimizer.cautious_decay": True,
         "loss_terms": (ZLoss(),),
         "seeds": Seeds(init=1), "seeds.init": 1, "seeds.data": 1, "seeds.dropout": 1,
         "training.steps": 3, "training.evaluate_every": 2, "training.label_smoothing": 0.5,
@@ -249,8 +253,20 @@ OTHER = [
         "model.positions.buckets": 5, "model.positions.max_distance": 9, "model.positions.std": 1.0,
         "model.positions": Alibi(),
     }),
-    (on(BASE, model__initializer=LeCun()), {"model.initializer.gain": 0.5}),
-    (on(BASE, model__initializer=Normal()), {"model.initializer.deviation": 0.5}),
+    (on(BASE, optimizer__decay=WarmupStableDecay(share=1.0)), {
+        "optimizer.decay.share": 0.1, "optimizer.decay.cool_down": "linear",
+    }),
+    (on(BASE, model__initializer=LeCun()), {
+        "model.initializer.gain": 0.5, "model.initializer.distribution": "uniform",
+    }),
+    (on(BASE, model__initializer=Normal()), {
+        "model.initializer.deviation": 0.5, "model.initializer.distribution": "truncated",
+    }),
+    (on(BASE, model__initializer=Orthogonal()), {"model.initializer.gain": 0.5}),
+    (on(BASE, model__initial=(ZERO_OUTPUTS.replace(factor=0.5),)), {
+        "model.initial": (), "model.initial.0.weights": ("head/*",), "model.initial.0.initializer": LeCun(),
+        "model.initial.0.factor": 0.0, "model.initial.0.depth_power": 0.5,
+    }),
     (RECURRENT, {
         "model.vocabulary": 9, "model.inputs": Tokens(token_types=2), "model.layers": 2, "model.d_model": 12,
         "model.head": LanguageModel(tied=True), "model.initializer": Normal(), "model.inputs.std": 0.5,
@@ -302,7 +318,7 @@ OPTIMIZERS = {  # other values of the fields that an optimizer has for itself
 }  # fmt: skip
 SHARED = {
     "learning_rate": 0.01, "warmup_steps": 3.0, "decay": "cosine", "final_fraction": 0.9, "weight_decay": 1.0,
-    "clip": 10.0, "moment_dtype": "bfloat16",
+    "clip": 10.0, "moment_dtype": "bfloat16", "cautious_decay": True,
 }  # fmt: skip
 for _kind, _own in OPTIMIZERS.items():
     numbers = {"warmup_steps": 1.0, "final_fraction": 0.1, "weight_decay": 0.1, "clip": 0.1, "learning_rate": 0.1}

@@ -20,8 +20,8 @@ from flaxformer import (
     StandardLibrary,
     Study,
     Training,
+    WarmupStableDecay,
 )
-from flaxformer.catalog import WarmupStableDecay
 
 study = Study(
     name="wsd_schedule",

@@ -47,7 +47,8 @@ class ExpertChoice(ExpertNetworks):
         count = min(length, max(1, self.capacity * length // self.experts))
         chosen = jax.lax.top_k(jnp.swapaxes(probability, -1, -2), count)[1]  # [*batch, experts, count]
         selected = jnp.swapaxes(jax.nn.one_hot(chosen, length).sum(-2), -1, -2)
-        return self.mix(weights, x, selected * probability)
+        every = jnp.broadcast_to(jnp.arange(self.experts), probability.shape)  # any number of experts per token
+        return self.mix(weights, x, selected * probability, every)
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {"capacity 2": {"model.feed_forward": ExpertChoice}}

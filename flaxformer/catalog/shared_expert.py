@@ -6,8 +6,7 @@ Family: feed-forward
 Source: Dai et al. 2024, "DeepSeekMoE: Towards Ultimate Expert Specialization in Mixture-of-Experts Language Models",
 arXiv:2401.06066, section 3.2; balance loss of section 3.3, over experts.
 Claim: with 16B weights, the results of LLaMA2 7B at about 40% of its computation.
-Cost: `experts` + `shared` networks of weights, of which a token uses `active` + `shared`; all experts compute all
-tokens here.
+Cost: `experts` + `shared` networks of weights, of which a token uses `active` + `shared`.
 Verified: a loop over tokens and experts in float64.
 """
 
@@ -45,9 +44,9 @@ class SharedExperts(RoutedExperts):
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         x = jnp.where(valid[..., None], x, 0)
         probability = jax.nn.softmax(linear(x, weights.router, wide=True))
-        chosen = jax.nn.one_hot(jax.lax.top_k(probability, self.active)[1], self.experts).sum(-2)
-        gates = chosen * probability
-        y = self.mix(weights, x, gates)
+        gates, experts = jax.lax.top_k(probability, self.active)
+        chosen = jax.nn.one_hot(experts, self.experts).sum(-2)
+        y = self.mix(weights, x, gates, experts)
         everywhere = jax.nn.relu(jnp.einsum("...d,edf->...ef", x, weights.shared_up))
         y = y + jnp.einsum("...ef,efd->...d", everywhere, weights.shared_down)
         share = valid / jnp.maximum(valid.sum(), 1)  # weight of each token in a mean without padding

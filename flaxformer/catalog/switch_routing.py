@@ -6,7 +6,7 @@ Family: feed-forward
 Source: Fedus et al. 2022, "Switch Transformers: Scaling to Trillion Parameter Models with Simple and Efficient
 Sparsity", arXiv:2101.03961, section 2; balance loss of equation 4.
 Claim: pre-training up to 7 times as fast as that of T5 models with the same computational resources.
-Cost: `experts` networks of weights, of which a token uses one; all experts compute all tokens here.
+Cost: `experts` networks of weights, of which a token uses one.
 Verified: a loop over tokens in float64, with tokens that are dropped.
 """
 
@@ -48,8 +48,8 @@ class SwitchRouting(ExpertNetworks):
         chosen = jax.nn.one_hot(probability.argmax(-1), self.experts) * valid[..., None]
         limit = jnp.ceil(self.capacity * valid.sum(-1) / self.experts)[..., None, None]
         kept = jnp.where(jnp.cumsum(chosen, axis=-2) <= limit, chosen, 0)
-        gates = kept * probability
-        y = self.mix(weights, x, gates)
+        expert = probability.argmax(-1)[..., None]
+        y = self.mix(weights, x, jnp.take_along_axis(kept * probability, expert, axis=-1), expert)
         share = valid / jnp.maximum(valid.sum(), 1)  # weight of each token in a mean without padding
         load, mean = (jnp.einsum("...,...e->e", share, z) for z in (chosen, probability))
         dropped = jnp.einsum("...,...->", share, 1 - kept.sum(-1))

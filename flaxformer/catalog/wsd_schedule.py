@@ -13,31 +13,7 @@ Verified: values at given fractions of the training.
 
 from collections.abc import Mapping
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
-from flaxformer import (
-    Schedule,
-    leaf,
-    static,
-)
-
-
-class WarmupStableDecay(Schedule):
-    """Peak rate until the last `share` of the steps, in which it falls to 0.
-
-    cool_down: with the elapsed fraction e of the decay, 1 − √e ("sqrt"), 1 − e ("linear") or ½ (1 + cos πe) ("cosine").
-    """
-
-    share: float = leaf(0.2, above=0, at_most=1)
-    cool_down: str = static("sqrt", choices=("sqrt", "linear", "cosine"), omit_default=True)
-
-    def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
-        elapsed = jnp.clip((progress - (1 - self.share)) / self.share, 0, 1)
-        if self.cool_down == "cosine":
-            return (1 + jnp.cos(jnp.pi * elapsed)) / 2
-        return 1 - (jnp.sqrt(elapsed) if self.cool_down == "sqrt" else elapsed)
-
+from flaxformer import WarmupStableDecay
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {
     "WSD": {"optimizer.decay": WarmupStableDecay},

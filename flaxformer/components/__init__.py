@@ -5,7 +5,7 @@ from flaxformer.components.cache import KeysValues
 from flaxformer.components.component import Aux, Component, Context
 from flaxformer.components.feed_forward import Dense, FeedForward, Gated
 from flaxformer.components.heads import Classifier, Head, LanguageModel, NoHead, Regressor
-from flaxformer.components.initializers import Initializer, LeCun, Normal, Xavier
+from flaxformer.components.initializers import Initializer, LeCun, Normal, Orthogonal, Xavier
 from flaxformer.components.inputs import Embeddings, Inputs, Patches, Tokens, Vectors
 from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.norms import (
@@ -78,6 +78,7 @@ __all__ = [
     "Norm",
     "NormPlacement",
     "Normal",
+    "Orthogonal",
     "Parametrization",
     "Patches",
     "Positions",

@@ -5,7 +5,7 @@ your own.
 """
 
 from collections.abc import Iterator
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
 from jaxtyping import Array, Int
 
@@ -21,23 +21,20 @@ from flaxformer.components.norms import PRE, LayerNorm, Norm, NormPlacement
 from flaxformer.components.parametrizations import Parametrization
 from flaxformer.components.positions import Positions, Sinusoidal
 from flaxformer.components.residuals import DeepNorm, Residual
-from flaxformer.config.block import Block
+from flaxformer.config.block import Block, without_classes
+from flaxformer.config.initial import Initial, drawn_by
 from flaxformer.config.problems import problems, unused_cross_attention
 from flaxformer.core.params import Spec
 from flaxformer.core.struct import Config, leaf, part, static
+from flaxformer.core.weight_specs import InitialValue
 from flaxformer.nn.masks import Causal, Mask, Prefix
-
-
-class InitialStd(Protocol):
-    """Initial standard deviation of a weight, from its `Spec` and the number that its declaration gives."""
-
-    def __call__(self, spec: Spec, number: float | Array | None = None) -> float | Array: ...
 
 
 class ModelConfig(Config):
     """A Transformer decoder; an encoder, with mask_pattern="bidirectional"; or both, with an `encoder`.
 
-    inputs: the embedding; head: the output and its loss; initializer: the initial scale of matrices.
+    inputs: the embedding; head: the output and its loss; initializer: the initial values of matrices.
+    initial: other initial values of some weights, such as ZERO_OUTPUTS; of several that match, the first.
     parametrization: how initial scales and learning rates change with the width and the depth.
     checkpoint: what `flaxformer.interop.load` read beside the architecture, such as ids of special tokens and names of
       labels, as JSON, for `save`; it changes no number.
@@ -60,6 +57,7 @@ class ModelConfig(Config):
     d_model: int = static(64, at_least=1)
     head: Head = part(LanguageModel())
     initializer: Initializer = part(Xavier())
+    initial: tuple[Initial, ...] = part((), omit_default=True)
     dropout: float | None = leaf(None, at_least=0, below=1)
 
     attention: TokenMixer = part(Attention())
@@ -89,6 +87,10 @@ class ModelConfig(Config):
     encoder: Optional["ModelConfig"] = part(None)
     parametrization: Parametrization = part(Parametrization(), omit_default=True)
     checkpoint: str = static("", omit_default=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pattern", without_classes(self.pattern, self))
+        super().__post_init__()
 
     def problems(self) -> Iterator[str]:
         return problems(self)
@@ -275,20 +277,29 @@ class ModelConfig(Config):
         stacks = (self, *(() if self.encoder is None else (self.encoder,)))
         return any(type(stack.parametrization) is not Parametrization for stack in stacks)
 
-    @property
-    def initial_std(self) -> InitialStd:
-        """Function from the `Spec` of a weight, and the number that its declaration gives, to the initial std."""
+    def initial_value(self, spec: Spec, number: float | Array | None = None) -> InitialValue:
+        """Return the initial value of a weight.
 
-        def std(spec: Spec, number: float | Array | None = None) -> float | Array:
-            spec = self.parametrization.at_base_width(spec, self.d_model)
-            deviation = self.initializer.std(spec) if number is None else number
-            if spec.init == "branch":
-                gain = self.residual.branch_gain(self.layers, self.reads_memory)
-                deviation = deviation * gain if gain != 1.0 else deviation
-            scales = self.parametrization.scales(spec.role, self.d_model)
-            return deviation if scales is None else deviation * scales.init
+        The scale is the product of that of the initializer or the declaration, of the exception that selects the weight
+        (`Initial`), of the residual rule for the matrices of a branch, and of the parametrization for its role.
 
-        return std
+        Args:
+          spec: with the path of the weight.
+          number: what the declaration gives: a standard deviation, or the value of a constant.
+        """
+        at_base = self.parametrization.at_base_width(spec, self.d_model)
+        if number is None:
+            value = drawn_by(self.initializer, at_base)
+        else:
+            value = InitialValue(number, is_constant=spec.init != "normal")
+        if rule := next((rule for rule in self.initial if rule.selects(spec)), None):
+            value = rule.value(value, at_base, sum(len(list(layer.branches())) for layer in self.layer_configs))
+        if value.is_constant:
+            return value
+        gain = self.residual.branch_gain(self.layers, self.reads_memory) if spec.init == "branch" else 1.0
+        scale = value.scale * gain if gain != 1.0 else value.scale
+        scales = self.parametrization.scales(spec.role, self.d_model)
+        return value._replace(scale=scale if scales is None else scale * scales.init)
 
     def mask(self, *, prefix: Int[Array, "*batch"] | None = None, offset: int | Int[Array, ""] = 0) -> Mask | None:
         """Return the mask of `mask_pattern`, without padding and without the window of an attention.

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Sequence
 
 from flaxformer.core.paths import check_field, check_required, get_at, replace_at
-from flaxformer.core.struct import Config, ConfigT, alternatives, choices, named_values, type_hints
+from flaxformer.core.struct import Config, ConfigT, accepts_class, alternatives, choices, named_values, type_hints
 from flaxformer.system.errors import UserError, did_you_mean, shorten
 
 NOT_PYTHON = (SyntaxError, ValueError, MemoryError, RecursionError)
@@ -102,6 +102,8 @@ def _parse_config(
 def _field_value(keyword: ast.keyword, kind: type[Config], path: str, text: str) -> object:
     """Read the value of one field in `Class(field=value)`: plain data, or a nested config."""
     hint = type_hints(kind).get(str(keyword.arg))
+    if isinstance(keyword.value, ast.Name) and accepts_class(hint) and keyword.value.id in choices(hint):
+        return choices(hint)[keyword.value.id]
     if choices(hint) and isinstance(keyword.value, ast.Call | ast.Name | ast.Tuple):
         return _parse(ast.unparse(keyword.value), hint, f"{path}.{keyword.arg}")
     try:

@@ -94,6 +94,44 @@ class Spec:
     role: str
     active_shape: tuple[int, ...]
     """The shape of the entries that one token uses (`Component.active_sizes`)."""
+    summed: tuple[str, ...] = ()
+    """Axes that are summed over when the weight is applied (`fan_in` of `param`)."""
+    stacked: tuple[str, ...] = ()
+    """Axes along which separate matrices are stacked (`batch_axis` of `param`)."""
+    path: str = ""
+    """Path of the weight in its stack, such as "blocks/3/attention/out", while initial weights are drawn."""
+
+    @property
+    def layer(self) -> int | None:
+        """Number of the block that the weight belongs to; None outside of the blocks."""
+        place = self.path.split("/")
+        return int(place[1]) if place[0] == "blocks" else None
+
+    @property
+    def is_branch_output(self) -> bool:
+        """True for a matrix with which a residual branch writes to the residual stream."""
+        result = [self.axes[place] for place in matrix_places(self.axes, self.summed, self.stacked)[2]]
+        return self.layer is not None and self.init == "branch" and result == ["d_model"]
+
+
+def matrix_places(
+    names: tuple[str, ...], summed: tuple[str, ...], stacked: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the places of the axes along which matrices are stacked, of those summed over, and of those of the result.
+
+    Args:
+      names: axes of a weight.
+      summed: those that are summed over; both axes of a square matrix have one name, and the first is summed over.
+      stacked: those along which matrices are stacked.
+    """
+    outer = tuple(place for place, name in enumerate(names) if name in stacked)
+    inner: list[int] = []
+    for wanted in summed:
+        inner.append(
+            next(place for place, name in enumerate(names) if name == wanted and place not in (*outer, *inner))
+        )
+    result = tuple(place for place in range(len(names)) if place not in (*outer, *inner))
+    return outer, tuple(inner), result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +184,8 @@ def param(
         matrices of a residual branch; "output" for the same, for a head, whose outputs should begin small; "zeros"; or
         "ones".
       std: standard deviation of N(0, std²), in place of `init`: a number, or the name of a field of the component.
-      value: constant initial value, in place of `init`: a number, or the name of a field of the component.
+      value: constant initial value, in place of `init`: a number; or the name of a field of the component, or of a
+        method that gives an array, which broadcasts to the weight's shape, from the weight's `Spec`.
       decay: True if weight decay applies.
       trained: True if gradients change the weight; or the name of a field of the component.
       when: dotted attribute of the component; the weight exists if it is true.

@@ -5,7 +5,7 @@ import types
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from flaxformer.core.struct import REQUIRED, Config, ConfigT, alternatives, type_hints
+from flaxformer.core.struct import REQUIRED, Config, ConfigT, accepts_class, alternatives, type_hints
 from flaxformer.system.errors import UserError, did_you_mean, quote
 
 
@@ -53,6 +53,10 @@ def _replace_within(node: object, changes: Mapping[str, object], within: str) ->
         items = enumerate(node)
         return tuple(_changed(old, values.get(str(i), old), f"{within}{i}") for i, old in items)
     changed = {name: _changed(getattr(node, name), value, within + name) for name, value in values.items()}
+    hints = type_hints(type(node))
+    for name, value in values.items():  # what has no field of its own to keep decides about the class itself
+        if accepts_class(hints[name]) and isinstance(value, type) and not dataclasses.fields(getattr(node, name)):
+            changed[name] = value
     return cast(Config, node).replace(**changed)
 
 
@@ -64,7 +68,7 @@ def _changed(old: object, new: object, path: str) -> object:
 def as_kind(config: object, kind: type[ConfigT], path: str) -> ConfigT:
     """Return a config of class `kind` with the values of those fields that `config` has too, and other defaults.
 
-    A None that the field of `kind` does not accept is left at its default.
+    A None or a choice that the field of `kind` does not accept is left at its default.
 
     Args:
       config: the config.
@@ -76,14 +80,18 @@ def as_kind(config: object, kind: type[ConfigT], path: str) -> ConfigT:
     """
     fields = dataclasses.fields(config) if isinstance(config, Config) else ()
     old = {field.name: getattr(config, field.name) for field in fields}
-    names = [field.name for field in dataclasses.fields(kind) if field.name in old]
-    shared = {name: old[name] for name in names if old[name] is not None or _accepts_none(kind, name)}
+    new = [field for field in dataclasses.fields(kind) if field.name in old]
+    shared = {field.name: old[field.name] for field in new if _accepts(kind, field, old[field.name])}
     check_required(kind, shared, path, kind.__name__)
     return kind(**shared)
 
 
-def _accepts_none(kind: type[Config], name: str) -> bool:
-    return types.NoneType in alternatives(type_hints(kind)[name])
+def _accepts(kind: type[Config], field: "dataclasses.Field[object]", value: object) -> bool:
+    """True unless the value is a None or a choice that the field does not have."""
+    if value is None:
+        return types.NoneType in alternatives(type_hints(kind)[field.name])
+    choices = field.metadata["choices"]
+    return choices is None or value in choices
 
 
 def check_required(kind: type[Config], names: Collection[str], path: str, text: str) -> None:

@@ -171,6 +171,11 @@ def alternatives(hint: object) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, Union) else (hint,)
 
 
+def accepts_class(hint: object) -> bool:
+    """True if a field of this type accepts a class in place of a config of that class."""
+    return any(typing.get_origin(kind) is type for kind in alternatives(hint))
+
+
 def choices(hint: object) -> dict[str, type[Config]]:
     """Return every concrete config class that a field of this type accepts, by name, including those of the user.
 
@@ -201,9 +206,13 @@ def _config_classes(hint: object) -> list[type[Config]]:
 def _type_name(hint: object) -> str:
     names = []
     for kind in alternatives(hint):
+        if typing.get_origin(kind) is type:
+            continue  # a class where its instances are listed
         if isinstance(kind, type) and issubclass(kind, Config):
             known = {name: value for name, value in choices(kind).items() if "." not in name}
             sorted_names = sorted(known, key=lambda name: qualified_name(known[name]) != name)  # the package's first
+            if not known:
+                continue
             only_itself = sorted_names == [kind.__name__]
             listed = sorted_names[:MOST_NAMES] + ["…"] * (len(sorted_names) > MOST_NAMES)
             names.append(kind.__name__ if only_itself else f"{', '.join(listed)} or another {kind.__name__}")
@@ -219,6 +228,10 @@ def _check_type(where: str, value: object, hint: object) -> None:
             for number, item in enumerate(value):
                 _check_type(f"{where}.{number}", item, inner[0])
             return
+        if kind is type and inner:
+            if isinstance(value, type) and issubclass(value, inner[0]):
+                return
+            continue
         if isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, float)):
             return
     value_text = f"the class {value.__name__}" if isinstance(value, type) else quote(value)

@@ -6,7 +6,15 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from flaxformer.core.params import AdaptedWeight, Parameters, ParametersT, SubtreeRule, WeightRule, rule_of
+from flaxformer.core.params import (
+    AdaptedWeight,
+    Parameters,
+    ParametersT,
+    SubtreeRule,
+    WeightRule,
+    matrix_places,
+    rule_of,
+)
 from flaxformer.core.struct import Config, alternatives, type_hints
 from flaxformer.core.weight_specs import component_of, get_attribute
 
@@ -54,16 +62,10 @@ class Axes:
 
         Of an embedding table, the vocabulary counts as summed over. None for a weight that is not a matrix.
         """
-        stacked = [place for place, name in enumerate(self.names) if name in self.batch]
-        stacked = [0, *stacked] if self.stacked else stacked
-        unstacked = {place: name for place, name in enumerate(self.names) if place not in stacked}
-        summed = []
-        for wanted in self.fan_in:  # both axes of a square matrix have one name: the first is summed over
-            summed.append(next(place for place, name in unstacked.items() if name == wanted and place not in summed))
-        if not summed:
-            summed = [place for place, name in unstacked.items() if name == "vocabulary"]
-        result = [place for place in unstacked if place not in summed]
-        return (tuple(stacked), tuple(summed), tuple(result)) if summed and result else None
+        leading = ("layers",) if self.stacked else ()
+        summed = self.fan_in or (("vocabulary",) if "vocabulary" in self.names else ())
+        places = matrix_places(self.names, summed, (*leading, *self.batch))
+        return places if places[1] and places[2] else None
 
     def of_adapter(self, name: str, dimensions: int) -> "Axes":
         """The axes of an adapter's array: those along which matrices are stacked, and the array's own."""

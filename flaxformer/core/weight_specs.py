@@ -4,7 +4,7 @@ import dataclasses
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, get_args
+from typing import Any, NamedTuple, Protocol, get_args
 
 import jax
 import jax.numpy as jnp
@@ -177,6 +177,8 @@ def _spec(axes: list[str], rule: WeightRule, owner: object, sizes: Mapping[str, 
         trained=bool(get_attribute(owner, rule.trained)),
         role=rule.role,
         active_shape=_active_shape(axes, owner, sizes),
+        summed=rule.fan_in,
+        stacked=rule.batch_axis,
     )
 
 
@@ -197,30 +199,59 @@ def _active_shape(axes: list[str], owner: object, sizes: Mapping[str, int]) -> t
     return tuple(active.get(axis, sizes[axis]) for axis in axes)
 
 
+class InitialValue(NamedTuple):
+    """Initial value of a weight.
+
+    Args:
+      scale: standard deviation, or the value of a constant.
+      is_constant: True if nothing is drawn.
+      entries: function of independent numbers of N(0, 1), of the weight's shape, and the `Spec`, whose result times
+        `scale` is the weight; None for the numbers themselves.
+    """
+
+    scale: float | Array
+    is_constant: bool = False
+    entries: Callable[[Array, Spec], Array] | None = None
+
+
 def initialise(
-    key: Array, declared: ParametersT, std: Callable[[Spec, float | Array | None], float | Array]
+    key: Array, declared: ParametersT, initial: Callable[[Spec, float | Array | None], InitialValue]
 ) -> ParametersT:
-    """Draw the initial weights, in float32: constants, or a standard deviation times N(0, 1).
+    """Draw the initial weights, in float32.
 
     Args:
       key: the key of a weight is this one with the weight's path folded in.
       declared: the tree of `declarations`.
-      std: standard deviation of a weight, from its `Spec` and the number that its declaration gives, or None.
+      initial: initial value of a weight, from its `Spec` and the number that its declaration gives, or None.
     """
-
     flat, structure = jax.tree_util.tree_flatten_with_path(declared, is_leaf=_is_declared)
-    constants = (*CONSTANTS, "constant")
+    specs = [dataclasses.replace(weight.spec, path=path_name(path)) for path, weight in flat]
+    values = [initial(spec, _number(weight, spec)) for spec, (_, weight) in zip(specs, flat, strict=True)]
     normal = [
-        NormalArray(path_name(path), weight.spec.shape, std(weight.spec, weight.value))
-        for path, weight in flat
-        if weight.spec.init not in constants
+        NormalArray(spec.path, spec.shape, value.scale if value.entries is None else 1.0)
+        for spec, value in zip(specs, values, strict=True)
+        if not value.is_constant
     ]
-    drawn = iter(draw(key, normal))
-    return jax.tree.unflatten(
-        structure, [_constant(weight) if weight.spec.init in constants else next(drawn) for _, weight in flat]
-    )
+    numbers = iter(draw(key, normal))
+
+    def weight(spec: Spec, value: InitialValue) -> Array:
+        if value.is_constant:
+            return jnp.full(spec.shape, value.scale, jnp.float32)
+        drawn = next(numbers)
+        return drawn if value.entries is None else value.scale * value.entries(drawn, spec)
+
+    return jax.tree.unflatten(structure, list(map(weight, specs, values)))
 
 
-def _constant(declared: Declared) -> Array:
-    spec = declared.spec
-    return jnp.full(spec.shape, CONSTANTS.get(spec.init, declared.value), jnp.float32)
+def _number(declared: Declared, spec: Spec) -> float | Array | None:
+    """Return the number of a declaration, which may be a method of the component."""
+    value = CONSTANTS.get(spec.init, declared.value)
+    if not callable(value):
+        return value
+    value = value(spec)
+    if any(n not in (1, size) for n, size in zip(jnp.shape(value)[::-1], spec.shape[::-1], strict=False)) or (
+        jnp.ndim(value) > len(spec.shape)
+    ):
+        kind, name = type(declared.owner).__name__, declared.number
+        raise UserError(f"{kind}.{name} gives an array {list(jnp.shape(value))}; expected {list(spec.shape)}")
+    return value

@@ -14,7 +14,7 @@ device and on many; the compiler inserts the communication (Xu et al. 2021, "GSP
 |---|---|---|
 | data | the batch | |
 | fsdp | the batch; weights and moments, gathered where a weight is used | Rajbhandari et al. 2020, "ZeRO" |
-| tensor | heads, d_ff, vocabulary: columns of one product, rows of the next | Shoeybi et al. 2019, "Megatron-LM" |
+| tensor | experts, heads, d_ff, vocabulary: columns, then rows of a product | Shoeybi et al. 2019, "Megatron-LM" |
 """
 
 import dataclasses
@@ -41,6 +41,7 @@ RowsT = TypeVar("RowsT")
 two_threads_per_cpu_device()  # read when JAX starts, which is usually after this import
 
 RULES = {
+    "experts": "tensor",
     "heads": "tensor",
     "key_value_heads": "tensor",
     "d_ff": "tensor",

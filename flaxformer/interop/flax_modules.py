@@ -188,7 +188,7 @@ def attention_weights(
             )
         declared = declared.replace(out=resize(declared.out), out_bias=resize(declared.out_bias))
     names = jax.tree.map(lambda weight: collection(weight.spec), declared)
-    return names, lambda key: initialise(key, declared, config.initial_std)
+    return names, lambda key: initialise(key, declared, config.initial_value)
 
 
 class HeadCache(NamedTuple):

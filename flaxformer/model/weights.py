@@ -1,9 +1,12 @@
 """Weights of a model: their tree, shapes, initial values, and layout of layers."""
 
+from collections.abc import Iterator
+
 from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
-from flaxformer.core.params import Parameters, fold_in_name, stack, subtree
+from flaxformer.config.initial import initial_problems
+from flaxformer.core.params import Parameters, fold_in_name, stack, subtree, table
 from flaxformer.core.weight_specs import declarations, declare, initialise
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.layout import Layout, Periods, convert_layout
@@ -26,19 +29,28 @@ def specs(config: ModelConfig) -> Transformer:
     """Return the `Spec` of every weight of a model: shape, axes, initializer, decay.
 
     Raises:
-      UserError: the config has a cross-attention that reads nothing.
+      UserError: the config has a cross-attention that reads nothing, or initial values of no weight.
     """
     _check_used(config)
-    return declare(Transformer, config)
+    tree = declare(Transformer, config)
+    for problem in _initial_problems(config, tree):
+        raise UserError(problem)
+    return tree
+
+
+def _initial_problems(config: ModelConfig, tree: Transformer) -> Iterator[str]:
+    yield from initial_problems(config.initial, table(tree.replace(encoder=None)))
+    if config.encoder is not None and tree.encoder is not None:
+        yield from (f"encoder.{problem}" for problem in _initial_problems(config.encoder, tree.encoder))
 
 
 def init(key: Array, config: ModelConfig, layout: Layout = "unrolled") -> Transformer:
     """Draw the initial weights; each depends only on the key and its path, not on the layout or other weights.
 
     Raises:
-      UserError: the config has a cross-attention that reads nothing.
+      UserError: as `specs`.
     """
-    _check_used(config)
+    specs(config)
     return with_layout(_draw(fold_in_name(key, "parameters"), config), layout)
 
 
@@ -48,7 +60,7 @@ def _check_used(config: ModelConfig) -> None:
 
 
 def _draw(key: Array, config: ModelConfig) -> Transformer:
-    params = initialise(key, declarations(Transformer, config).replace(encoder=None), config.initial_std)
+    params = initialise(key, declarations(Transformer, config).replace(encoder=None), config.initial_value)
     if config.encoder is None:
         return params
     return params.replace(encoder=_draw(fold_in_name(key, "encoder"), config.encoder))

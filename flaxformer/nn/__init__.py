@@ -15,6 +15,7 @@ In the symbols of the papers, per head: Q is [T, d_k], K is [S, d_k], V is [S, d
 | d_v, d_value | width of a head's values |
 | d, half | one of these widths; half of it |
 | d_ff, hidden | feed-forward width |
+| experts, active | networks of a mixture of experts; those of one token |
 | stacked, n_in, n_out | axes along which matrices are stacked; inputs and outputs of a weight as a matrix |
 | d_embedding, d_input, d_source | width of embeddings; of input vectors; of the encoder's output |
 | d_norm, d_transform | width of a norm's input; of the transform before a head |
@@ -35,6 +36,7 @@ In the symbols of the papers, per head: Q is [T, d_k], K is [S, d_k], V is [S, d
 
 from flaxformer.nn.attention import attend
 from flaxformer.nn.dot_product import dot_product_attention
+from flaxformer.nn.experts import mix_experts
 from flaxformer.nn.losses import cross_entropy
 from flaxformer.nn.masks import Causal, Explicit, Mask, Padding, Segments, Window
 from flaxformer.nn.norms import layer_norm, rms_norm
@@ -51,6 +53,7 @@ __all__ = [
     "cross_entropy",
     "dot_product_attention",
     "layer_norm",
+    "mix_experts",
     "rms_norm",
     "sinusoidal",
 ]

@@ -24,6 +24,7 @@ from flaxformer.training.schedule import (
     Linear,
     Optimizer,
     Schedule,
+    WarmupStableDecay,
     learning_rate,
 )
 from flaxformer.training.step import TrainState, evaluation_params, start, train_chunk, train_step
@@ -54,6 +55,7 @@ __all__ = [
     "Seeds",
     "TrainState",
     "Training",
+    "WarmupStableDecay",
     "ZLoss",
     "evaluate",
     "evaluation_params",

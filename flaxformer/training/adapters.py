@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from flaxformer.core.params import AdaptedWeight, fold_in_name, path_name
+from flaxformer.core.patterns import matches
 from flaxformer.core.struct import Config, leaf, static
 from flaxformer.core.weight_axes import Axes, axes
 from flaxformer.model.weights import Transformer
-from flaxformer.training.patterns import matches
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ from flaxformer import model
 from flaxformer.config import ModelConfig
 from flaxformer.core import params
 from flaxformer.core.params import path_name
+from flaxformer.core.patterns import matches, unmatched_patterns, without_numbers
 from flaxformer.core.pytree import Node
 from flaxformer.core.struct import Config, part, static
 from flaxformer.model.weights import Transformer
 from flaxformer.system.errors import UserError
-from flaxformer.training.patterns import matches, unmatched_patterns, without_numbers
 
 
 class Rename(Config):
@@ -59,7 +59,7 @@ class From(Config):
 
     rename: other paths for weights of the source; of several that match, the first.
 
-    skip: patterns of weights that are drawn although the source has them (`training.patterns`).
+    skip: patterns of weights that are drawn although the source has them (`core.patterns`).
 
     trust_code: True to execute the source's copy of the code that defines its classes, if they are not imported. It is
     not part of the run's identity, and is read from no file.

@@ -9,6 +9,8 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.params import fold_in_name
 from flaxformer.core.struct import Config, leaf, part, static
 from flaxformer.model.remat import REMATS
+from flaxformer.model.weights import specs
+from flaxformer.system.errors import UserError
 from flaxformer.tasks import StandardLibrary, Task
 from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.training.adapters import Adapter
@@ -33,7 +35,7 @@ class Training(Config):
 
     remat: what the backward pass computes again to save memory (`model.remat`).
 
-    freeze: patterns of the paths of weights that are not trained, such as "embedding/*" (`training.patterns`).
+    freeze: patterns of the paths of weights that are not trained, such as "embedding/*" (`core.patterns`).
 
     rates: factors of the learning rate for the weights of some paths.
 
@@ -128,7 +130,16 @@ class Run(Config):
             name = type(self.optimizer).__name__
             yield f"training.rates is given with {name}, which averages the weights; expected ()"
         if isinstance(self.seed, int):  # a user's run, not one that JAX rebuilt
+            yield from self._initial_problems()
             yield from self.trainable.problems()
+
+    def _initial_problems(self) -> Iterator[str]:
+        stacks = (self.model, self.model.encoder)
+        if any(stack is not None and stack.initial for stack in stacks):
+            try:
+                specs(self.model)
+            except UserError as error:
+                yield f"model.{error}"
 
     def _evaluation_problems(self) -> Iterator[str]:
         names = [*self.task.evaluation_parts(), *(evaluation.name for evaluation in self.evaluations)]

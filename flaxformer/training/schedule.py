@@ -1,7 +1,7 @@
 """Settings that all optimizers share: the learning rate over the steps, weight decay and clipping."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import jax
@@ -86,7 +86,29 @@ class InverseSqrt(Schedule):
         return jnp.maximum(self.fraction(progress, ratio), final)
 
 
-Schedule.named = {"constant": Constant(), "linear": Linear(), "cosine": Cosine(), "inverse_sqrt": InverseSqrt()}
+class WarmupStableDecay(Schedule):
+    """Peak rate until the last `share` of the steps, in which it falls to 0 (Hu et al. 2024, section 4).
+
+    cool_down: with the elapsed fraction e of the decay, 1 − √e ("sqrt"), 1 − e ("linear") or ½ (1 + cos πe) ("cosine").
+    """
+
+    share: float = leaf(0.2, above=0, at_most=1)
+    cool_down: str = static("sqrt", choices=("sqrt", "linear", "cosine"), omit_default=True)
+
+    def fraction(self, progress: Float[Array, ""], ratio: Float[Array, ""]) -> Float[Array, ""]:
+        elapsed = jnp.clip((progress - (1 - self.share)) / self.share, 0, 1)
+        if self.cool_down == "cosine":
+            return (1 + jnp.cos(jnp.pi * elapsed)) / 2
+        return 1 - (jnp.sqrt(elapsed) if self.cool_down == "sqrt" else elapsed)
+
+
+Schedule.named = {
+    "constant": Constant(),
+    "linear": Linear(),
+    "cosine": Cosine(),
+    "inverse_sqrt": InverseSqrt(),
+    "wsd": WarmupStableDecay(),
+}
 
 
 Direction = Callable[["Optimizer"], optax.GradientTransformation]
@@ -98,6 +120,9 @@ class Optimizer(Config):
     The direction is the optimizer's own; the rate is `learning_rate`, with a warm-up and a decay. Weight decay is
     decoupled (Loshchilov & Hutter 2019) and shrinks what is declared to be shrunk; clipping is by the global norm.
 
+    cautious_decay: True shrinks a weight only where its update does not have the opposite sign, so that decay never
+        acts against the optimizer (Chen et al. 2025, "Cautious Weight Decay").
+
     moment_dtype: "bfloat16" stores the optimizer's running means and other state of the direction in bfloat16, with
     stochastic rounding (`training.moments`); all arithmetic stays float32.
     """
@@ -107,6 +132,7 @@ class Optimizer(Config):
     decay: Schedule = part(Linear())
     final_fraction: float = leaf(0.0, at_least=0, at_most=1)
     weight_decay: float | None = leaf(None, at_least=0)
+    cautious_decay: bool = static(False, omit_default=True)
     clip: float | None = leaf(None, above=0)
     moment_dtype: str = static("float32", choices=MOMENT_DTYPES, omit_default=True)
     is_abstract: ClassVar[bool] = True
@@ -120,6 +146,10 @@ class Optimizer(Config):
         if "direction" in vars(cls):
             cls.layers = vars(cls).get("layers", "unrolled")
             setattr(cls, "direction", _in_layout(cls.direction, cls.layers))  # noqa: B010
+
+    def problems(self) -> Iterator[str]:
+        if self.cautious_decay and self.weight_decay is None:
+            yield "cautious_decay is True with weight_decay None; expected a weight_decay"
 
     def direction(self) -> optax.GradientTransformation:
         """From a clipped gradient to what the learning rate multiplies."""
@@ -149,9 +179,10 @@ class Optimizer(Config):
         if decay is None:
             return [direction]
         if scales is None:
-            return [direction, optax.add_decayed_weights(decay, mask=decay_mask)]
-        decays = jax.tree.map(lambda factor: decay * factor, scales.decay)
-        return [direction, _add_decayed_weights(decays)]
+            added = optax.add_decayed_weights(decay, mask=decay_mask)
+        else:
+            added = _add_decayed_weights(jax.tree.map(lambda factor: decay * factor, scales.decay))
+        return [direction, _cautious(added) if self.cautious_decay else added]
 
     def after_step(self, params: Transformer) -> Transformer:
         """Return all weights after a step, such as their projection on a sphere; layers are unrolled.
@@ -195,6 +226,16 @@ def _add_decayed_weights(decays: Transformer) -> optax.GradientTransformation:
         )
 
     return optax.stateless(add)
+
+
+def _cautious(decay: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Return a transform that adds weight decay where the signs of update and weight do not differ."""
+
+    def update(updates: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        decayed, state = decay.update(updates, state, params)
+        return jax.tree.map(lambda u, d, w: jnp.where(u * w >= 0, d, u), updates, decayed, params), state
+
+    return optax.GradientTransformation(decay.init, update)
 
 
 def learning_rate(config: Optimizer, step: int | Int[Array, ""], steps: int) -> Float[Array, ""]:

@@ -16,12 +16,12 @@ from flaxformer import model
 from flaxformer.config import ModelConfig
 from flaxformer.core import params
 from flaxformer.core.params import AdaptedWeight, Spec, path_name
+from flaxformer.core.patterns import matches, unmatched_patterns, without_numbers
 from flaxformer.core.struct import Config, leaf, static
 from flaxformer.core.weight_axes import Axes, axes
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import Transformer, stack_like
 from flaxformer.training.adapters import Adapter, is_adapted
-from flaxformer.training.patterns import matches, unmatched_patterns, without_numbers
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Rate(Config):
     """Factor of the learning rate for the weights that a pattern matches; their weight decay is scaled with it.
 
-    weights: patterns of the paths, such as "embedding/*" (`training.patterns`).
+    weights: patterns of the paths, such as "embedding/*" (`core.patterns`).
     """
 
     weights: tuple[str, ...] = static()

@@ -39,8 +39,9 @@ ARMS = {f"{name}:{label}": changes for name in NAMES for label, changes in varia
 
 @functools.cache
 def run_of(arm):
-    """The run of an arm, such as "sinks:learned sink"."""
-    return replace_at(BASELINE, ARMS[arm])
+    """The run of an arm, such as "sinks:learned sink", with a layer for each block of its pattern."""
+    layers = max(BASELINE.model.layers, len(ARMS[arm].get("model.pattern", ())))
+    return replace_at(BASELINE, {"model.layers": layers} | ARMS[arm])
 
 
 def drawn(shapes, scale=0.5):

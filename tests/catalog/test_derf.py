@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from references import assert_equal, context_of, drawn
 
-from flaxformer.catalog import DynamicErf, WarmupStableDecay
+from flaxformer import WarmupStableDecay
+from flaxformer.catalog import DynamicErf
 
 T, D = 4, 5
 

@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer import Attention, Dense, ModelConfig, Muon, NoPositions
-from flaxformer.catalog import AdEMAMix, CautiousAdamW, NorMuon
+from flaxformer import AdamW, Attention, Dense, Lion, ModelConfig, Muon, NoPositions
+from flaxformer.catalog import AdEMAMix, NorMuon
 from flaxformer.model import init
 
 dice = np.random.default_rng(0)
@@ -48,9 +48,10 @@ def random_like(tree):
     return jax.tree.map(lambda x: jnp.asarray(dice.standard_normal(x.shape), jnp.float32), tree)
 
 
-def test_cautious_weight_decay_equals_its_equation():
+@pytest.mark.parametrize("kind", [AdamW, Lion, Muon, NorMuon])
+def test_cautious_weight_decay_equals_its_equation(kind):
     params = random_like(model())
-    optimizer = CautiousAdamW(weight_decay=0.1)
+    optimizer = kind(weight_decay=0.1, cautious_decay=True)
     plain = optimizer.direction()
     both = optax.chain(*optimizer.decayed_direction(None))
     gradient = random_like(params)

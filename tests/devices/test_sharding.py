@@ -14,6 +14,7 @@ import pytest
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
+from flaxformer.catalog import MixtureOfExperts
 from flaxformer.checkpoint import Checkpoints
 from flaxformer.components import LSTM, Attention, BatchNorm, Dense
 from flaxformer.config import ModelConfig, recurrent_model
@@ -58,6 +59,14 @@ RUNS = {
         "scanned",
     ),
     "adafactor": (Run(model=SMALL, task=TEXT, optimizer=Adafactor(), training=Training(steps=STEPS)), "scanned"),
+    "experts": (
+        Run(
+            model=SMALL.replace(feed_forward=MixtureOfExperts(experts=4, d_ff=6)),
+            task=TEXT,
+            training=Training(steps=STEPS),
+        ),
+        "unrolled",
+    ),
     "muon": (Run(model=SMALL, task=TEXT, optimizer=Muon(), training=Training(steps=STEPS)), "unrolled"),
 }
 MESHES = [Devices(**{axis: n}) for n in (2, 4, 8) for axis in ("data", "fsdp", "tensor")]
@@ -216,6 +225,16 @@ def test_an_axis_that_is_not_divisible_is_whole():
     shapes, mesh = jax.eval_shape(start, run), Devices(tensor=2).mesh()
     own, leaf = axes(shapes.params).blocks[0].attention.query, shapes.params.blocks[0].attention.query
     assert weight_spec(own, leaf.shape, mesh) == PartitionSpec("fsdp", None, None)
+
+
+@pytest.mark.slow
+def test_experts_are_divided_along_tensor():
+    devices = Devices(tensor=2)
+    enough(devices)
+    shapes = jax.eval_shape(start, RUNS["experts"][0])
+    own, leaf = (tree.blocks[0].feed_forward.up for tree in (axes(shapes.params), shapes.params))
+    assert weight_spec(own, leaf.shape, devices.mesh()) == PartitionSpec("tensor", "fsdp", None)
+    matches_one_device("experts", devices)
 
 
 def collectives(devices):

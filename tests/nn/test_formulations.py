@@ -36,6 +36,8 @@ def numbers(*shape, dtype=F32, seed=0):
     return jnp.asarray(np.round(8 * drawn) / 8, dtype)
 
 
+EXPERTS = jnp.array([[0, 0], [1, 3], [3, 1], [1, 0], [3, 3], [0, 1], [1, 3]])
+"""Experts of tokens: one that no token has, and one that a token has twice."""
 CASES = {
     "norm": [(numbers(3, 5, 8, dtype=dtype), 1e-5, centre, {}) for dtype in (F32, BF16) for centre in (True, False)],
     "cross-entropy": [
@@ -45,6 +47,11 @@ CASES = {
     "activation": [
         (ACTIVATIONS[name], numbers(3, 5, 8, dtype=dtype), bias, True, {})
         for name, dtype, bias in itertools.product(ACTIVATIONS, [F32, BF16], [None, numbers(8, seed=1)])
+    ],
+    "experts": [
+        (numbers(*batch, 6, dtype=dtype), numbers(4, 6, 5, dtype=dtype, seed=1), numbers(4, 5, 6, dtype=dtype, seed=2),
+         numbers(*batch, 2, seed=3), EXPERTS[: np.prod(batch)].reshape(*batch, 2), {})
+        for dtype, batch in itertools.product([F32, BF16], [(7,), (2, 3)])
     ],
     "lookup": [(numbers(7, 4, dtype=dtype), jnp.array([[1, 6, 1], [0, 1, 2]]), {}) for dtype in (F32, BF16)],
     "query map": [

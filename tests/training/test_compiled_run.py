@@ -152,7 +152,7 @@ def drawn_alone(run):
         if spec.init in ("zeros", "ones", "constant"):
             return jnp.full(spec.shape, {"zeros": 0.0, "ones": 1.0}.get(spec.init, own.value), jnp.float32)
         normal = jax.random.normal(fold_in_name(key, path_name(path)), spec.shape, jnp.float32)
-        return run.model.initial_std(spec, own.value) * normal
+        return run.model.initial_value(spec, own.value).scale * normal
 
     own = declarations(Transformer, run.model)
     return jax.tree_util.tree_map_with_path(draw, own, is_leaf=lambda node: isinstance(node, Declared))

@@ -92,11 +92,11 @@ def test_initial_scales_of_mup_are_those_of_table_3(initializer):
     for path, spec in table(model.specs(here)):
         if spec.init in ("matrix", "branch", "output"):
             expected = initializer.std(at_base[path]) * {"hidden": 4**-0.5, "output": 1 / 4}[spec.role]
-            np.testing.assert_allclose(here.initial_std(spec), expected, rtol=1e-6, err_msg=path)
+            np.testing.assert_allclose(here.initial_value(spec).scale, expected, rtol=1e-6, err_msg=path)
     kinds = (here.parametrization, Parametrization())
     drawn, unscaled = (named(model.init(jax.random.key(0), here.replace(parametrization=kind))) for kind in kinds)
     np.testing.assert_array_equal(drawn["embedding/tokens"], unscaled["embedding/tokens"])
-    std = here.initial_std(dict(table(model.specs(here)))["head/matrix"])
+    std = here.initial_value(dict(table(model.specs(here)))["head/matrix"]).scale
     np.testing.assert_allclose(drawn["head/matrix"].std(), std, rtol=0.2)
 
 
