@@ -37,7 +37,7 @@ class Catalog:
 
 @dataclasses.dataclass(frozen=True)
 class New:
-    """Write a commented file to start from: a study, a run to train, a component or a task.
+    """Write a commented file to start from: a study, a run, a component or a task.
 
     Examples:
       flaxformer new study my_study
