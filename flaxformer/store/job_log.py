@@ -18,11 +18,18 @@ from flaxformer.system.errors import UserError
 
 NAME = "log.jsonl"
 NUMBER = (int, float)
-LAUNCH = ("parameters", "flops_per_step", "tokens_per_step", "devices", "device", "peak")
-"""Fields that every line of a launch has."""
 Types: TypeAlias = type | tuple[type, ...]
+LAUNCH: dict[str, Types] = {
+    "parameters": NUMBER,
+    "flops_per_step": NUMBER,
+    "tokens_per_step": NUMBER,
+    "device": str,
+    "devices": NUMBER,
+    "peak": (*NUMBER, type(None)),
+}
+"""Types of the fields that every line of a launch has."""
 TYPES: dict[str, dict[str, Types]] = {
-    "launch": dict.fromkeys(LAUNCH[:4], NUMBER) | {"device": str, "peak": (*NUMBER, type(None))},
+    "launch": LAUNCH,
     "steps": {"seconds": NUMBER},
     "sample": {"prompt": str, "text": str},
 }
