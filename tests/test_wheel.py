@@ -66,11 +66,12 @@ def test_claims_the_default_study_and_benchmarks_are_in_the_wheel(python, tmp_pa
     assert place.is_relative_to(python.parents[1])
     assert "96 runs in 2 compiled programs" in " ".join(flaxformer("plan", "experiments/norm_and_scale.py").split())
     flaxformer("new", "study", "mine", "--like", "experiments/norm_and_scale.py")
-    for kind in ("study", "component", "task"):
+    for kind in ("study", "run", "component", "task"):
         flaxformer("new", kind, f"own_{kind}")
     assert {path.name for path in tmp_path.glob("*.py")} == {
         "mine.py",
         "own_study.py",
+        "own_run.py",
         "own_component.py",
         "own_task.py",
     }

@@ -73,7 +73,7 @@ class JobResults:
     @functools.cached_property
     def losses(self) -> list[float]:
         """Training loss of each step."""
-        return [float(loss) for line in self.of("steps") for loss in line["loss"]]
+        return [float(loss) for line in self.of("steps") for loss in line.get("loss", ())]
 
     @property
     def has_diverged(self) -> bool:
@@ -89,7 +89,7 @@ class JobResults:
     @property
     def seconds(self) -> float:
         """Seconds in training steps, without compilation and evaluations."""
-        return sum(line["seconds"] for line in self.of("steps"))
+        return sum(line.get("seconds", 0.0) for line in self.of("steps"))
 
     @property
     def state(self) -> str:

@@ -17,6 +17,25 @@ from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 
 NAME = "log.jsonl"
+NUMBER = (int, float)
+Types: TypeAlias = type | tuple[type, ...]
+LAUNCH: dict[str, Types] = {
+    "parameters": NUMBER,
+    "flops_per_step": NUMBER,
+    "tokens_per_step": NUMBER,
+    "device": str,
+    "devices": NUMBER,
+    "peak": (*NUMBER, type(None)),
+}
+"""Types of the fields that every line of a launch has."""
+TYPES: dict[str, dict[str, Types]] = {
+    "launch": LAUNCH,
+    "steps": {"seconds": NUMBER},
+    "sample": {"prompt": str, "text": str},
+}
+"""Types of named fields of a line by its kind."""
+OTHERS: dict[str, Types] = {"evaluation": NUMBER, "test": NUMBER, "steps": list}
+"""Type of its other fields; a list is of numbers."""
 LogLine: TypeAlias = digests.JsonObject
 
 
@@ -35,8 +54,21 @@ def read(path: Path) -> list[LogLine]:
 def sound_lines(path: Path) -> tuple[list[LogLine], list[str]]:
     """Return the lines of a log, and what is wrong with the damaged ones."""
     lines, wrong = digests.lines(path)
-    kinds = [isinstance(line.get("step"), int) and isinstance(line.get("kind"), str) for line in lines]
+    problems = [_problem(line) for line in lines]
     wrong = [text.replace(": ", " is damaged: ", 1) for text in wrong]
-    if not all(kinds):
-        wrong.append("a line is damaged: it has no step or kind")
-    return [line for line, is_line in zip(lines, kinds, strict=True) if is_line], wrong
+    wrong += [f"a line is damaged: {problem}" for problem in problems if problem]
+    return [line for line, problem in zip(lines, problems, strict=True) if not problem], wrong
+
+
+def _problem(line: LogLine) -> str:
+    """Return what is wrong with the types of a line; empty if nothing is."""
+    if not (isinstance(line.get("step"), int) and isinstance(line.get("kind"), str)):
+        return "it has no step or kind"
+    kind = line["kind"]
+    other = OTHERS.get(kind, object)
+    types = {name: TYPES.get(kind, {}).get(name, other) for name in line if name not in ("kind", "step")}
+    wrong = [name for name in LAUNCH if kind == "launch" and name not in line]
+    wrong += [name for name, expected in types.items() if not isinstance(line[name], expected)]
+    lists = {name: line[name] for name, expected in types.items() if expected is list and name not in wrong}
+    wrong += [name for name, values in lists.items() if not all(isinstance(value, NUMBER) for value in values)]
+    return f"its {', '.join(wrong)} is absent or of another type" if wrong else ""

@@ -38,6 +38,8 @@ SMALL = {
 FEW = ["task.evaluation_batches=1"]
 LESS = {"check": ["--laws", "causality"]}
 """Further options of other commands."""
+LONGER = re.compile(r"training\.steps=\d+")
+"""A page's own number of steps, which a small model takes as 6."""
 NEEDS_COMMANDS = {"long_runs", "own_data"}
 """Pages whose Python reads what their commands write."""
 RUN_ELSEWHERE = NEEDS_COMMANDS | {"components"}
@@ -181,7 +183,7 @@ def shortened(line):
     for file, small in SMALL.items():
         if file in words:
             end = words.index(file) + 1
-            return [*words[:end], *small, *FEW, *words[end:]]
+            return [*words[:end], *small, *FEW, *(LONGER.sub("training.steps=6", word) for word in words[end:])]
     return words
 
 

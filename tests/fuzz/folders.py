@@ -160,7 +160,9 @@ def draw_job(seed: int, number: int, folder: Path, outside: Path) -> Hostile:
             [*files, *(path for path in sorted(job.rglob("*")) if path.is_dir()), *(job / n for n in JOB_FILES)]
         )
         what = f"{path.relative_to(job)}: {_other_kind(rng, path, outside)}"
-    command = rng.choice(["generate"] * 5 + ["train"])
-    words = ["generate", "job", "--tokens", "2", "--prompt", "to"]
-    words = words if command == "generate" else ["train", "job.py", "--output", "job", "--samples", "0"]
-    return Hostile(Invocation(words, (0, 2)), what)
+    words = {
+        "generate": ["generate", "job", "--tokens", "2", "--prompt", "to"],
+        "train": ["train", "job.py", "--output", "job", "--samples", "0"],
+        "compare": ["compare", *rng.choice([("job", "job"), ("job", "results"), ("sound_job", "job")])],
+    }
+    return Hostile(Invocation(words[rng.choice(["generate"] * 5 + ["train"] + ["compare"] * 2)], (0, 2)), what)

@@ -101,7 +101,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--output", ["x" * 300, "study.py", "study.py/below", "/proc/none", "/dev/null/x", "dangling/x"]),
     ],
     "new": [("--kind", ["norms", "", "norm", *TEXTS[:3]]), ("--like", ["none.py", "text.txt", "job.py", ""])],
-    "compare": [("--table", ["x" * 300, "study.py/x", "/proc/none"])],
+    "compare": [("--table", ["x" * 300, "study.py/x"])],
     "check": [("--laws", ["gravity", "", "causality,gradients", *TEXTS[:3]])],
     "train": [
         ("--save-every", ["0", "-1"]),

@@ -54,6 +54,7 @@ def with_job(made):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made / "work")
         assert main(["train", "job.py", "--output", "job", "--samples", "0"]) == 0
+    shutil.copytree(made / "work/job", made / "work/sound_job")
     return made
 
 

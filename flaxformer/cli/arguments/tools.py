@@ -37,7 +37,7 @@ class Catalog:
 
 @dataclasses.dataclass(frozen=True)
 class New:
-    """Write a commented file to start from: a study, a run to train, a component, a task, or a ledger.
+    """Write a commented file to start from: a study, a run, a component, a task or a ledger.
 
     `agent` writes instructions for a program that improves the ledger of this name.
 
