@@ -25,8 +25,22 @@ from jax.typing import ArrayLike
 from flaxformer.config import ModelConfig
 from flaxformer.interop.huggingface import files
 from flaxformer.interop.huggingface.attributes import GENERATION, Attributes
-from flaxformer.interop.huggingface.bart import BART
-from flaxformer.interop.huggingface.bert import BERT
+from flaxformer.interop.huggingface.families import (
+    bart,
+    bert,
+    gemma2,
+    gemma3,
+    gpt2,
+    gpt_neox,
+    llama,
+    mistral,
+    olmo2,
+    olmo3,
+    qwen2,
+    qwen3,
+    smollm3,
+    t5,
+)
 from flaxformer.interop.huggingface.family import (
     Family,
     keep,
@@ -35,10 +49,7 @@ from flaxformer.interop.huggingface.family import (
     rows_of,
     write_attributes,
 )
-from flaxformer.interop.huggingface.gpt2 import GPT2
-from flaxformer.interop.huggingface.llama import LLAMA
 from flaxformer.interop.huggingface.names import normalize_names
-from flaxformer.interop.huggingface.t5 import T5
 from flaxformer.interop.tensors import declared_rows, from_tensors, host_array, tensor_shapes, to_tensors
 from flaxformer.model import Transformer, specs
 from flaxformer.model.weights import with_layout
@@ -46,7 +57,8 @@ from flaxformer.system.errors import UserError, did_you_mean, not_supported
 
 __all__ = ["FAMILIES", "load", "save"]
 
-FAMILIES = {family.name: family for family in (GPT2, BERT, T5, BART, LLAMA)}
+MODULES = (gpt2, bert, t5, bart, llama, mistral, qwen2, qwen3, olmo2, olmo3, smollm3, gemma2, gemma3, gpt_neox)
+FAMILIES = {module.FAMILY.name: module.FAMILY for module in MODULES}
 """Families by the model_type of config.json."""
 
 

@@ -19,48 +19,45 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.paths import replace_at
 from flaxformer.interop.huggingface.attributes import ACTIVATIONS, Attribute, Attributes, Fields, choice, number, rate
 from flaxformer.interop.huggingface.family import Family
-from flaxformer.interop.tensors import MATRIX, TABLE, VECTOR, TensorRow, layers, within
-from flaxformer.interop.widths import encoder_of
+from flaxformer.interop.huggingface.tables import within
 from flaxformer.system.errors import UserError
 
-SELF_ATTENTION = tuple(
-    TensorRow(f"{there}.weight", (here,), MATRIX)
-    for there, here in {"q": "query", "k": "key", "v": "value", "o": "out"}.items()
-)
+STACK = """
+block.*.layer.0.SelfAttention.q             blocks/*/attention/query
+block.*.layer.0.SelfAttention.k             blocks/*/attention/key
+block.*.layer.0.SelfAttention.v             blocks/*/attention/value
+block.*.layer.0.SelfAttention.o             blocks/*/attention/out
+block.*.layer.0.layer_norm                  blocks/*/attention_connection/pre        norm
+block.*.layer.LAST.DenseReluDense.wo        blocks/*/feed_forward/down
+block.*.layer.LAST.layer_norm               blocks/*/feed_forward_connection/pre     norm
+block.0.layer.0.SelfAttention.relative_attention_bias  positions/table               table
+final_layer_norm                            final_norm                               norm
+"""
+CROSS = """
+block.*.layer.1.EncDecAttention.q           blocks/*/cross_attention/query
+block.*.layer.1.EncDecAttention.k           blocks/*/cross_attention/key
+block.*.layer.1.EncDecAttention.v           blocks/*/cross_attention/value
+block.*.layer.1.EncDecAttention.o           blocks/*/cross_attention/out
+block.*.layer.1.layer_norm                  blocks/*/cross_attention_connection/pre  norm
+"""
+DENSE = """
+block.*.layer.LAST.DenseReluDense.wi        blocks/*/feed_forward/up
+"""
+GATED = """
+block.*.layer.LAST.DenseReluDense.wi_0      blocks/*/feed_forward/gate
+block.*.layer.LAST.DenseReluDense.wi_1      blocks/*/feed_forward/up
+"""
+ENDS = """
+shared                                      embedding/tokens                         table
+lm_head                                     head                                     head
+"""
 
 
-def _branch(number: int, module: str, name: str, rows: tuple[TensorRow, ...]) -> tuple[TensorRow, ...]:
-    """Return the rows of a branch and of the norm before it."""
-    gain = TensorRow(f"layer.{number}.layer_norm.weight", (f"{name}_connection/pre/gain",), VECTOR)
-    return (*within(f"layer.{number}.{module}.", f"{name}/", rows), gain)
-
-
-def _feed_forward(config: ModelConfig) -> tuple[TensorRow, ...]:
-    down = TensorRow("wo.weight", ("down",), MATRIX)
-    if isinstance(config.feed_forward, Gated):
-        return TensorRow("wi_0.weight", ("gate",), MATRIX), TensorRow("wi_1.weight", ("up",), MATRIX), down
-    return TensorRow("wi.weight", ("up",), MATRIX), down
-
-
-def _stack(config: ModelConfig) -> tuple[TensorRow, ...]:
-    attention = _branch(0, "SelfAttention", "attention", SELF_ATTENTION)
-    cross = _branch(1, "EncDecAttention", "cross_attention", SELF_ATTENTION) if config.reads_memory else ()
-    last = 2 if config.reads_memory else 1
-    layer = attention + cross + _branch(last, "DenseReluDense", "feed_forward", _feed_forward(config))
-    return (
-        TensorRow("block.0.layer.0.SelfAttention.relative_attention_bias.weight", ("positions/table",), TABLE),
-        *layers("block", "blocks", layer, config.layers),
-        TensorRow("final_layer_norm.weight", ("final_norm/gain",), VECTOR),
-    )
-
-
-def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
-    return (
-        TensorRow("shared.weight", ("embedding/tokens",), TABLE),
-        *within("encoder.", "encoder/", _stack(encoder_of(config))),
-        *within("decoder.", "", _stack(config)),
-        TensorRow("lm_head.weight", ("head/matrix",), MATRIX),
-    )
+def tensors(config: ModelConfig) -> str:
+    """Return the table of a model; the feed-forward layer is the last part of a layer."""
+    layer = STACK + (GATED if isinstance(config.feed_forward, Gated) else DENSE)
+    encoder, decoder = layer.replace("LAST", "1"), layer.replace("LAST", "2") + CROSS
+    return within("encoder.", "encoder/", encoder) + within("decoder.", "", decoder) + ENDS
 
 
 def _normalize(attributes: Attributes, state: Mapping[str, np.ndarray]) -> Attributes:
@@ -114,7 +111,7 @@ BASE = ModelConfig(
     feed_forward=Dense(bias=False),
 )
 SCALES: dict[bool, Fields] = {True: {"head.scale_exponent": 0.5}, False: {"head.scale_exponent": None}}
-T5 = Family(
+FAMILY = Family(
     name="t5",
     architectures=("T5ForConditionalGeneration", "T5WithLMHeadModel", "T5Model"),
     base=BASE.with_encoder(inputs=Tokens(shared=True)),
@@ -137,7 +134,7 @@ T5 = Family(
         rate("dropout_rate", "dropout", "encoder.dropout", default=0.1),
     ),
     defaults={"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1},
-    rows=_rows,
+    tensors=tensors,
     fixed={"is_encoder_decoder": True},
     ignored={"read by no model": "n_positions", "derived, and checked": "is_gated_act dense_act_fn"},
     normalize=_normalize,
