@@ -24,22 +24,28 @@ from jax.typing import ArrayLike
 
 from flaxformer.config import ModelConfig
 from flaxformer.interop.huggingface import files
-from flaxformer.interop.huggingface.attributes import GENERATION, Attributes
+from flaxformer.interop.huggingface.attributes import CONFIG, GENERATION, Attributes
 from flaxformer.interop.huggingface.families import (
     bart,
     bert,
+    distilbert,
     gemma2,
     gemma3,
     gpt2,
     gpt_neox,
     llama,
+    marian,
     mistral,
+    mt5,
     olmo2,
     olmo3,
+    opt,
     qwen2,
     qwen3,
+    roberta,
     smollm3,
     t5,
+    vit,
 )
 from flaxformer.interop.huggingface.family import (
     Family,
@@ -57,7 +63,10 @@ from flaxformer.system.errors import UserError, did_you_mean, not_supported
 
 __all__ = ["FAMILIES", "load", "save"]
 
-MODULES = (gpt2, bert, t5, bart, llama, mistral, qwen2, qwen3, olmo2, olmo3, smollm3, gemma2, gemma3, gpt_neox)
+MODULES = (
+    gpt2, bert, t5, bart, llama, mistral, qwen2, qwen3, olmo2, olmo3, smollm3, gemma2, gemma3, gpt_neox,
+    opt, roberta, distilbert, marian, mt5, vit,
+)  # fmt: skip
 FAMILIES = {module.FAMILY.name: module.FAMILY for module in MODULES}
 """Families by the model_type of config.json."""
 
@@ -91,6 +100,8 @@ def load(
         attributes, family = config, _family(config)
         state = {name: host_array(array) for name, array in path_or_state.items()}
     model_config = read_attributes(family, attributes, state)
+    if _first_family(model_config) is not family:
+        model_config = keep(model_config, CONFIG, {**read_kept(model_config).get(CONFIG, {}), "model_type": family.name})
     if isinstance(path_or_state, str | os.PathLike) and (settings := files.read_generation(Path(path_or_state))):
         model_config = keep(model_config, GENERATION, settings)
     declarations = specs(model_config)
@@ -138,12 +149,21 @@ def _family(attributes: Attributes) -> Family:
     return family
 
 
+def _first_family(config: ModelConfig) -> Family | None:
+    """Return the family as which `save` writes a model by default; None if there is none."""
+    try:
+        return _attributes(config, None)[0]
+    except UserError:
+        return None
+
+
 def _attributes(config: ModelConfig, name: str | None) -> tuple[Family, Attributes]:
     """Return the family of a config, and the content of its config.json."""
     if name is not None and name not in FAMILIES:
         raise UserError(f"family is {name!r}{did_you_mean(name, list(FAMILIES))}")
-    problems = []
-    for family in FAMILIES.values() if name is None else (FAMILIES[name],):
+    problems, first = [], FAMILIES.get(str(read_kept(config).get(CONFIG, {}).get("model_type")))
+    families = [*filter(None, [first]), *FAMILIES.values()]
+    for family in dict.fromkeys(families) if name is None else (FAMILIES[name],):
         try:
             return family, write_attributes(family, config)
         except UserError as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from flaxformer.components import Classifier, LanguageModel, LearnedPositions, NoHead, RelativeBuckets, Tokens, Xavier
+from flaxformer.components import Classifier, LanguageModel, LearnedPositions, NoHead, Patches, RelativeBuckets, Tokens, Xavier
 from flaxformer.components.heads import Head
 from flaxformer.config import ModelConfig
 from flaxformer.core.canonical import canonical
@@ -33,13 +33,14 @@ WIDTHS = ("d_ff", "d_head", "key_value_heads")
 """Widths that are explicit numbers in configs that are read."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Family:
     """Tables of one family.
 
     base: config of which `attributes` replace fields.
     tensors: table of the tensors (see `tables`); or function from a config to it.
-    kinds: kinds of modules in this table beside the general ones.
+    kinds: kinds of modules in this table beside the general ones; or function from a config to them.
+    transform: field with the activation of the head's transform, if it has that of the layers.
     groups: conversions of attributes that depend on each other, after `attributes`.
     heads: architectures with another head than that of `base`, and its function of the attributes.
     classifier: name of the linear map of a head that classifies.
@@ -60,7 +61,8 @@ class Family:
     attributes: tuple[Attribute, ...]
     tensors: str | Callable[[ModelConfig], str]
     fixed: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    kinds: Mapping[str, Kind] = dataclasses.field(default_factory=dict)
+    kinds: Mapping[str, Kind] | Callable[[ModelConfig], Mapping[str, Kind]] = dataclasses.field(default_factory=dict)
+    transform: str = ""
     groups: tuple[Group, ...] = ()
     heads: Mapping[str, Callable[[Attributes], Head]] = dataclasses.field(default_factory=dict)
     classifier: str = ""
@@ -157,7 +159,8 @@ def _table_rows(family: Family, config: ModelConfig) -> tuple[TensorRow, ...]:
     """Return the rows of a family's table."""
     text = family.tensors if isinstance(family.tensors, str) else family.tensors(config)
     layers = {"encoder": config.encoder.layers} if config.encoder is not None else {}
-    return read_table(text, {"": config.layers, **layers}, {**KINDS, **family.kinds})
+    kinds = family.kinds(config) if callable(family.kinds) else family.kinds
+    return read_table(text, {"": config.layers, **layers}, {**KINDS, **kinds})
 
 
 def final_vectors(attributes: Attributes) -> Head:
@@ -235,11 +238,9 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
 
 
 def _base_head(family: Family, config: ModelConfig) -> Head:
-    """Return the language model's head of a family, whose transform has the activation of the layers."""
+    """Return the head of a family's base, with the activation of the layers where it has one."""
     head = family.base.head
-    if isinstance(head, LanguageModel) and head.transform is not None:
-        return head.replace(transform=get_at(config, "feed_forward.activation"))
-    return head
+    return head.replace(transform=get_at(config, family.transform)) if family.transform else head
 
 
 def _evaluation(config: ModelConfig) -> ModelConfig:
@@ -248,6 +249,8 @@ def _evaluation(config: ModelConfig) -> ModelConfig:
     changes: dict[str, object] = {"initializer": Xavier(), "dropout": None, "d_memory": None, "checkpoint": ""}
     if isinstance(config.inputs, Tokens):
         changes |= {"inputs.lookup": "gather", "inputs.frozen": False, "inputs.std": 1.0}
+    if isinstance(config.inputs, Patches):
+        changes["inputs.std"] = 1.0
     if isinstance(config.head, LanguageModel):
         changes["head.wide_logits"] = True
     if isinstance(config.positions, LearnedPositions | RelativeBuckets):

@@ -65,6 +65,7 @@ FAMILY = Family(
             "pooler_type"
         ),
     },
+    transform="feed_forward.activation",
     prefix="bert.",
     outer=("cls.", "classifier."),
     renamed=((r"\.gamma$", ".weight"), (r"\.beta$", ".bias")),

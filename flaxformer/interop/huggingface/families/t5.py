@@ -69,13 +69,13 @@ def _normalize(attributes: Attributes, state: Mapping[str, np.ndarray]) -> Attri
     if "scale_decoder_outputs" in attributes:
         head = state.get("lm_head.weight")
         is_tied = is_tied and (head is None or np.array_equal(head, state.get("shared.weight", head)))
-    _check_derived(attributes)
+    check_derived(attributes)
     return {"scale_decoder_outputs": is_tied, **attributes, "tie_word_embeddings": is_tied}
 
 
-def _check_derived(attributes: Attributes) -> None:
+def check_derived(attributes: Attributes, default: str = "relu") -> None:
     """Check attributes that transformers derives from feed_forward_proj, if the file has them."""
-    form = attributes.get("feed_forward_proj") or "relu"
+    form = attributes.get("feed_forward_proj") or default
     derived = {
         "is_gated_act": form.startswith("gated-"),
         "dense_act_fn": "gelu_new" if form == "gated-gelu" else form.split("-")[-1],
@@ -87,7 +87,7 @@ def _check_derived(attributes: Attributes) -> None:
             )
 
 
-def _feed_forward_proj() -> Attribute:
+def _feed_forward_proj(default: str) -> Attribute:
     """Return the conversion of the class and activation of the feed-forward layer; its width is another attribute."""
     # "gelu" is the tanh approximation in the gated layer of version 1.1, and exact in the dense layer.
     gated = ACTIVATIONS | {"gelu": "gelu_tanh"}
@@ -95,11 +95,36 @@ def _feed_forward_proj() -> Attribute:
     forms |= {f"gated-{there}": Gated(activation=here, bias=False) for there, here in gated.items()}
     stacks = ("feed_forward", "encoder.feed_forward")
     values: dict[str, Fields] = {name: dict.fromkeys(stacks, form) for name, form in forms.items()}
-    conversion = choice("feed_forward_proj", values, "relu")
+    conversion = choice("feed_forward_proj", values, default)
     without_width = dict.fromkeys((f"{path}.d_ff" for path in stacks), None)
     return conversion._replace(write=lambda config: conversion.write(replace_at(config, without_width)))
 
 
+def attributes(form: str) -> tuple[Attribute, ...]:
+    """Return the attributes that T5 and mT5 share.
+
+    form: feed_forward_proj of a file without it.
+    """
+    return (
+        number("vocab_size", "vocabulary", "encoder.vocabulary"),
+        number("d_model", "d_model", "encoder.d_model"),
+        number("d_kv", "attention.d_head", "encoder.attention.d_head", default=64),
+        number("d_ff", "feed_forward.d_ff", "encoder.feed_forward.d_ff"),
+        number("num_heads", "attention.heads", "encoder.attention.heads"),
+        number("num_layers", "encoder.layers"),
+        number("num_decoder_layers", "layers", default=lambda attributes: attributes["num_layers"]),
+        _feed_forward_proj(form),
+        number("relative_attention_num_buckets", "positions.buckets", "encoder.positions.buckets", default=32),
+        number(
+            "relative_attention_max_distance", "positions.max_distance", "encoder.positions.max_distance", default=128
+        ),
+        number("layer_norm_epsilon", "norm_kind.epsilon", "encoder.norm_kind.epsilon", default=1e-6),
+        choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}),
+        rate("dropout_rate", "dropout", "encoder.dropout", default=0.1),
+    )
+
+
+GATED_GELU = "gated-gelu"
 BASE = ModelConfig(
     inputs=Tokens(std=1.0),
     norm=PRE,
@@ -115,24 +140,7 @@ FAMILY = Family(
     name="t5",
     architectures=("T5ForConditionalGeneration", "T5WithLMHeadModel", "T5Model"),
     base=BASE.with_encoder(inputs=Tokens(shared=True)),
-    attributes=(
-        number("vocab_size", "vocabulary", "encoder.vocabulary"),
-        number("d_model", "d_model", "encoder.d_model"),
-        number("d_kv", "attention.d_head", "encoder.attention.d_head", default=64),
-        number("d_ff", "feed_forward.d_ff", "encoder.feed_forward.d_ff"),
-        number("num_heads", "attention.heads", "encoder.attention.heads"),
-        number("num_layers", "encoder.layers"),
-        number("num_decoder_layers", "layers", default=lambda attributes: attributes["num_layers"]),
-        _feed_forward_proj(),
-        number("relative_attention_num_buckets", "positions.buckets", "encoder.positions.buckets", default=32),
-        number(
-            "relative_attention_max_distance", "positions.max_distance", "encoder.positions.max_distance", default=128
-        ),
-        number("layer_norm_epsilon", "norm_kind.epsilon", "encoder.norm_kind.epsilon", default=1e-6),
-        choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}),
-        choice("scale_decoder_outputs", SCALES),
-        rate("dropout_rate", "dropout", "encoder.dropout", default=0.1),
-    ),
+    attributes=(*attributes("relu"), choice("scale_decoder_outputs", SCALES)),
     defaults={"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1},
     tensors=tensors,
     fixed={"is_encoder_decoder": True},
