@@ -18,6 +18,7 @@ import transformers
 from flaxformer.interop import load, save
 from flaxformer.model import ArrayIndex, apply, generate
 
+jax.config.update("jax_disable_most_optimizations", True)  # since most time is that of compilation
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 B, T, P, STEPS, VOCABULARY = 2, 17, 5, 8, 53
@@ -326,7 +327,7 @@ def compare(family, seed):
         config, params = load(first)
         found = jax.jit(lambda params: apply(params, config, *ours, **given))(params)
         difference = np.abs(np.asarray(found) - wanted)[valid].max()
-        if model.can_generate() and family not in ("roberta", "distilbert") and seed % 2 == 0:
+        if model.can_generate() and family not in ("roberta", "distilbert") and seed % 4 == 0:
             prompt, prompt_valid, generated, lead = continuation(model, theirs, dice)
             steps = generated.shape[1]
             source = {name: value for name, value in given.items() if name.startswith("source")}

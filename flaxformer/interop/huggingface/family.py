@@ -226,7 +226,6 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
         **(named if named["id2label"] else {}),
         **family.defaults,
         **kept_attributes(family, config),
-        "torch_dtype": "float32",
     }
     nearest = read_attributes(family, attributes, {})
     if changed_fields := differences(canonical(_evaluation(config)), canonical(_evaluation(nearest))):
