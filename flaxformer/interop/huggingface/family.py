@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from flaxformer.components import Classifier, LanguageModel, LearnedPositions, NoHead, Patches, RelativeBuckets, Tokens, Xavier
+from flaxformer.components import (
+    Classifier,
+    LanguageModel,
+    LearnedPositions,
+    NoHead,
+    Patches,
+    RelativeBuckets,
+    Tokens,
+    Xavier,
+)
 from flaxformer.components.heads import Head
 from flaxformer.config import ModelConfig
 from flaxformer.core.canonical import canonical

@@ -53,7 +53,7 @@ def write(
 ) -> None:
     """Write config.json, the tensors and, if there are settings of generation, their file, each atomically.
 
-    Files of former weights, which `read_tensors` would prefer or never read, are removed after the new ones are written.
+    Other files of former weights, which `read_tensors` might prefer, are removed after the new ones are written.
     """
     save_file = _safetensors().save_file
     make_folder(folder)

@@ -54,6 +54,7 @@ class LayerKinds:
     bases: attribute before transformers 5 with the base of rotary positions, and its default, by the type of the layer.
     share: attribute before transformers 5 with the share of each head that is rotated, and its default.
     read_by_types: attributes that `types` alone reads.
+    is_scaled: True if positions are scaled where the file does not say how.
     """
 
     types: Callable[[Attributes, int], Sequence[str]] | None = None
@@ -64,6 +65,7 @@ class LayerKinds:
     bases: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=lambda: {FULL: ("rope_theta", 10_000.0)})
     share: tuple[str, float] | None = None
     read_by_types: tuple[str, ...] = ()
+    is_scaled: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,7 +181,8 @@ class LayerKinds:
         attributes = {self.bases[FULL][0]: parameters.pop("rope_theta")}
         if self.share is not None:
             attributes[self.share[0]] = parameters.pop("partial_rotary_factor", 1.0)
-        return attributes if parameters == {"rope_type": "default"} else attributes | {"rope_scaling": parameters}
+        is_default = parameters == {"rope_type": "default"} and not self.is_scaled
+        return attributes if is_default else attributes | {"rope_scaling": parameters}
 
 
 def kinds_of(config: ModelConfig) -> list[LayerKind]:

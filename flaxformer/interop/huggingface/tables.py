@@ -4,8 +4,8 @@
     model.layers.*.input_layernorm      blocks/*/attention_connection/pre      norm
     model.layers.*.self_attn.q_proj     blocks/*/attention/query
 
-`*` is the number of a layer. Weights that are stored as one tensor are joined by "+": attention/query+key+value. Without
-a kind, a module is a linear map with the matrix [out, in]. A line whose weights a config does not have is left out.
+`*` is the number of a layer. Weights that are stored as one tensor are joined by "+": attention/query+key+value.
+Without a kind, a module is a linear map with the matrix [out, in]. A line whose weights a config lacks is left out.
 """
 
 from collections.abc import Mapping
@@ -24,6 +24,7 @@ KINDS: Mapping[str, Kind] = {
     "table": ((".weight", "", TABLE),),
     "tensor": (("", "", VECTOR),),
     "matrix": (("", "", MATRIX),),
+    "same": (("", "", TABLE),),
 }
 """Kinds of modules; a family may add others."""
 

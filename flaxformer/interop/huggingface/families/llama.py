@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import numpy as np
+
 from flaxformer.components import PRE, Gated, LanguageModel, RMSNorm, Rotary, Tokens
 from flaxformer.config import ModelConfig
 from flaxformer.interop.huggingface.attributes import (
@@ -69,20 +71,21 @@ def like_llama(
     epsilons: tuple[str, ...] = ("norm_kind.epsilon",),
     key_value_heads: int | None = None,
     d_head: int | None = None,
-    activated: tuple[str, str] = ("hidden_act", "silu"),
+    activated: tuple[str, str] | None = ("hidden_act", "silu"),
     fixed: Mapping[str, object] = MappingProxyType({}),
     ignored: str = "",
     kinds: Mapping[str, Kind] = MappingProxyType({}),
+    normalize: Callable[[Attributes, Mapping[str, np.ndarray]], Attributes] = lambda attributes, state: attributes,
 ) -> Family:
     """Return a family of decoders with the names of Llama's attributes.
 
     Args:
       classes: beginning of the names of its classes.
-      base, tensors, attributes, groups, fixed, kinds: those of the `Family`; the attributes beside Llama's.
+      base, tensors, attributes, groups, fixed, kinds, normalize: those of the `Family`; the attributes beside Llama's.
       epsilon, key_value_heads, d_head: numbers of a file without them; None for as many as heads, and for
         hidden_size / num_attention_heads.
       epsilons: fields that are equal to the ε of the norms.
-      activated: attribute of the activation, and its value in a file without it.
+      activated: attribute of the activation, and its value in a file without it; None if it is not read.
       ignored: attributes that do not change the model's function, beside Llama's.
     """
     return Family(
@@ -98,7 +101,7 @@ def like_llama(
             number("num_attention_heads", "attention.heads"),
             _width("num_key_value_heads", "attention.key_value_heads", key_value_heads, _heads),
             _width("head_dim", "attention.d_head", d_head, _share_of_heads),
-            activation(activated[0], "feed_forward.activation", default=activated[1]),
+            *([activation(activated[0], "feed_forward.activation", default=activated[1])] if activated else []),
             number("intermediate_size", "feed_forward.d_ff"),
             number("rms_norm_eps", *epsilons, default=epsilon),
             flag("tie_word_embeddings", "head.tied", default=base.head.tied),
@@ -108,6 +111,7 @@ def like_llama(
         groups=(*groups, layer_kinds),  # which copies the attention
         tensors=tensors,
         kinds=kinds,
+        normalize=normalize,
         fixed=fixed,
         ignored={"a limit that the function does not have": f"max_position_embeddings {ignored}"},
         prefix="model.",

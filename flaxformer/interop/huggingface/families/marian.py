@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import jax.numpy as jnp
 import numpy as np
 
 from flaxformer.components import NormPlacement, Sinusoidal
@@ -20,7 +21,7 @@ def _normalize(attributes: Attributes, state: Mapping[str, np.ndarray]) -> Attri
     """Return the attributes; tables of positions in the file must be the sines that are computed here."""
     for name, table in state.items():
         if name.endswith(TABLE):
-            sines = sinusoidal(np.arange(len(table)), table.shape[1], interleaved=False)
+            sines = sinusoidal(jnp.arange(len(table)), table.shape[1], interleaved=False)
             if not np.allclose(table.astype(np.float32), sines, atol=5e-3):
                 raise UserError(f"tensor '{name}' differs from sines and cosines; expected those of Vaswani et al.")
     return attributes

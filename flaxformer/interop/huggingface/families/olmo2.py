@@ -1,6 +1,6 @@
 """OLMo 2 (OLMo Team 2024), as in Olmo2ForCausalLM: norms after the branches, and of queries and keys over all heads."""
 
-from flaxformer.catalog.query_key_norm_over_heads import RMSNormOverHeads
+from flaxformer.catalog import RMSNormOverHeads
 from flaxformer.components import RES_POST_NORM
 from flaxformer.core.paths import replace_at
 from flaxformer.interop.huggingface.families.llama import BASE as LLAMA

@@ -58,8 +58,8 @@ class Images:
 
     def read(self, attributes: Attributes, config: ModelConfig) -> ModelConfig:
         """Return the config with its inputs and positions."""
-        height, width = _pair(attributes.get("image_size", 224))
-        rows, columns = _pair(attributes.get("patch_size", 16))
+        height, width = _pair("image_size", attributes.get("image_size", 224))
+        rows, columns = _pair("patch_size", attributes.get("patch_size", 16))
         if rows != columns:
             raise UserError(f"config.json has 'patch_size' {[rows, columns]}; expected square patches")
         channels = attributes.get("num_channels", 3)
@@ -73,10 +73,12 @@ class Images:
         return dict(zip(self.names, (image, size, channels), strict=True))
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def _pair(name: str, value: Any) -> tuple[int, int]:
     """Return a size as (height, width)."""
-    height, width = (value, value) if isinstance(value, int) else value
-    return height, width
+    pair = (value, value) if isinstance(value, int) else tuple(value)
+    if len(pair) != 2:
+        raise UserError(f"config.json has '{name}' {value!r}; expected a number, or a height and a width")
+    return pair[0], pair[1]
 
 
 FAMILY = Family(
