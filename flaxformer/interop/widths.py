@@ -1,11 +1,13 @@
 """Configs with explicit widths, so that equal models have equal configs."""
 
 import dataclasses
-from typing import Any
+from typing import TypeVar
 
 from flaxformer.components.component import Component
 from flaxformer.config import ModelConfig
 from flaxformer.system.errors import UserError
+
+FieldT = TypeVar("FieldT")
 
 
 def with_explicit_widths(config: ModelConfig, *names: str) -> ModelConfig:
@@ -14,7 +16,7 @@ def with_explicit_widths(config: ModelConfig, *names: str) -> ModelConfig:
     A cross-attention that equals the self-attention becomes None, which has the same meaning.
     """
 
-    def fill(component: Any) -> Any:
+    def fill(component: FieldT) -> FieldT:
         if not isinstance(component, Component):
             return component
         sizes = component.axis_sizes(config.sizes)

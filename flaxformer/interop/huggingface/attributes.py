@@ -27,7 +27,7 @@ class Attribute(NamedTuple):
     """
 
     name: str
-    read: Callable[[object], Fields]
+    read: Callable[..., Fields]
     write: Callable[[ModelConfig], object]
     default: object = REQUIRED
     is_kept: bool = False
@@ -72,7 +72,7 @@ class Group(Protocol):
     def read(self, attributes: Attributes, config: ModelConfig) -> ModelConfig:
         """Return the config, whose other fields have been read, with the fields that the attributes determine."""
 
-    def write(self, config: ModelConfig) -> dict[str, Any]:
+    def write(self, config: ModelConfig) -> dict[str, object]:
         """Return the attributes of a config."""
 
 

@@ -2,10 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from flaxformer.components import NoPositions, Positions, Rotary
 from flaxformer.config import Block, ModelConfig
+from flaxformer.config.block import SAME
 from flaxformer.core.paths import get_at
 from flaxformer.interop.huggingface.attributes import Attributes
 from flaxformer.interop.huggingface.rotary import read_rotary, write_rotary
@@ -70,12 +70,12 @@ class LayerKinds:
     @property
     def names(self) -> tuple[str, ...]:
         """Attributes that are read."""
-        own = [self.window, self.switch, *(self.rotated or ()), *self.read_by_types]
+        names = [self.window, self.switch, *(self.rotated or ()), *self.read_by_types]
         layer_types = ["layer_types"] if self.types else []
         bases = [name for name, _ in self.bases.values()]
         share = self.share or ("partial_rotary_factor", 1.0)
-        own += ["rope_parameters", "rope_scaling", share[0], *layer_types, *bases]
-        return tuple(name for name in own if name)
+        names += ["rope_parameters", "rope_scaling", share[0], *layer_types, *bases]
+        return tuple(name for name in names if name)
 
     def read(self, attributes: Attributes, config: ModelConfig) -> ModelConfig:
         """Return the config with the windows and positions of its layers."""
@@ -141,7 +141,7 @@ class LayerKinds:
             )
         return read_rotary(parameters, attributes, get_at(config, "attention.d_head"))
 
-    def write(self, config: ModelConfig) -> dict[str, Any]:
+    def write(self, config: ModelConfig) -> dict[str, object]:
         """Return the attributes of a config.
 
         Raises:
@@ -152,7 +152,7 @@ class LayerKinds:
         if len(windows) > 1:
             raise UserError(f"the layers have windows of {sorted(windows)}; expected one window, or none")
         types = [FULL if window is None else SLIDING for window, _ in kinds]
-        attributes: dict[str, Any] = {}
+        attributes: dict[str, object] = {}
         if self.window is not None:
             attributes[self.window] = max(windows, default=None if self.types is None else self.default_window)
         if self.types is not None:
@@ -163,8 +163,8 @@ class LayerKinds:
             attributes[self.rotated[0]] = [int(not isinstance(positions, NoPositions)) for _, positions in kinds]
         return attributes | self._write_positions([*zip(types, (scheme for _, scheme in kinds), strict=True)], d_head)
 
-    def _write_positions(self, kinds: Sequence[tuple[str, Positions]], d_head: int) -> dict[str, Any]:
-        by_type: dict[str, dict[str, Any]] = {}
+    def _write_positions(self, kinds: Sequence[tuple[str, Positions]], d_head: int) -> dict[str, object]:
+        by_type: dict[str, dict[str, object]] = {}
         for kind, positions in kinds:
             if isinstance(positions, NoPositions) and self.rotated is not None:
                 continue
@@ -209,5 +209,7 @@ def with_kinds(config: ModelConfig, kinds: Sequence[LayerKind]) -> ModelConfig:
 
 def _block(config: ModelConfig, kind: LayerKind, plain: LayerKind) -> Block:
     window, positions = kind
-    attention = {} if window == plain[0] else {"attention": config.attention.replace(window=window)}
-    return Block(**attention, **({} if positions == plain[1] else {"positions": positions}))
+    return Block(
+        attention=SAME if window == plain[0] else config.attention.replace(window=window),
+        positions=SAME if positions == plain[1] else positions,
+    )

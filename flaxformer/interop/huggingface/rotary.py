@@ -23,7 +23,7 @@ SCALINGS: Mapping[str, tuple[type[RotaryScaling], Mapping[str, str]]] = {
     ),
 }
 """Class of each rope_type, and its fields by their names in config.json."""
-REQUIRED = ("factor", "low", "high")
+REQUIRED = ("factor", "low", "high", "original_length")
 GENERAL = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 MAGNITUDES = ("mscale", "mscale_all_dim")
 """Numbers of YaRN from which the attention factor is computed if it is not given."""
@@ -64,21 +64,20 @@ def read_rotary(parameters: Attributes, attributes: Attributes, d_head: int) -> 
 
 def _read_scaling(kind: str, parameters: Attributes, attributes: Attributes) -> RotaryScaling:
     scaling, names = SCALINGS[kind]
-    fields = {ours: parameters.get(theirs) for theirs, ours in names.items()}
-    longest = attributes.get("max_position_embeddings")
-    if "original_length" in fields and fields["original_length"] is None:
-        fields["original_length"] = longest
-    if kind == "yarn" and fields["factor"] is None and longest is not None:
-        fields["factor"] = longest / fields["original_length"]
-    if kind == "yarn" and fields["attention_factor"] is None and all(parameters.get(name) for name in MAGNITUDES):
-        logarithm = 0.1 * math.log(fields["factor"])
-        numerator, denominator = (parameters[name] * logarithm + 1 for name in MAGNITUDES)
-        fields["attention_factor"] = numerator / denominator
+    values, longest = {**parameters}, attributes.get("max_position_embeddings")
+    if "original_max_position_embeddings" in names and values.get("original_max_position_embeddings") is None:
+        values["original_max_position_embeddings"] = longest
+    if kind == "yarn" and values.get("factor") is None and longest is not None:
+        values["factor"] = longest / values["original_max_position_embeddings"]
     for theirs, ours in names.items():
-        if fields[ours] is None and (ours in REQUIRED or ours == "original_length"):
+        if values.get(theirs) is None and ours in REQUIRED:
             raise UserError(
                 f"config.json has no '{theirs}' of rotary positions of the type {kind!r}; expected a number"
             )
+    if kind == "yarn" and values.get("attention_factor") is None and all(values.get(name) for name in MAGNITUDES):
+        numerator, denominator = (0.1 * values[name] * math.log(values["factor"]) + 1 for name in MAGNITUDES)
+        values["attention_factor"] = numerator / denominator
+    fields = {ours: values.get(theirs) for theirs, ours in names.items()}
     return scaling(**{name: value for name, value in fields.items() if value is not None})
 
 

@@ -1,7 +1,6 @@
 """Gemma 2 (Gemma Team 2024), as in Gemma2ForCausalLM; and what Gemma 3 shares with it."""
 
 import math
-from typing import Any
 
 from flaxformer.components import SANDWICH, ZeroCentredRMSNorm
 from flaxformer.config import ModelConfig
@@ -45,7 +44,7 @@ class QueryScale:
         exponent = 0.5 if scalar == width else 0.5 * math.log(scalar, width)
         return replace_at(config, {"attention.scale_exponent": exponent})
 
-    def write(self, config: ModelConfig) -> dict[str, Any]:
+    def write(self, config: ModelConfig) -> dict[str, object]:
         """Return the nearest integer."""
         exponent = get_at(config, "attention.scale_exponent")
         return {"query_pre_attn_scalar": round(get_at(config, "attention.d_head") ** (2 * exponent))}

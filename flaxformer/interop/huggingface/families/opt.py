@@ -1,7 +1,5 @@
 """OPT (Zhang et al. 2022), as in OPTForCausalLM."""
 
-from typing import Any
-
 from flaxformer.components import PRE, LanguageModel, LayerNorm, LearnedPositions, NormPlacement, Tokens
 from flaxformer.config import ModelConfig
 from flaxformer.core.paths import replace_at
@@ -59,7 +57,7 @@ class Norms:
         removes = bool(is_before and attributes.get("_remove_final_layer_norm"))
         return replace_at(config, {"norm": NORMS[bool(is_before), removes]})
 
-    def write(self, config: ModelConfig) -> dict[str, Any]:
+    def write(self, config: ModelConfig) -> dict[str, object]:
         """Return the attributes of the placement; of the usual one for another placement."""
         before, removes = next((key for key, norm in NORMS.items() if norm == config.norm), (True, False))
         return dict(zip(self.names, (before, removes, config.d_model), strict=True))

@@ -24,7 +24,7 @@ FAMILY = Family(
         activation("hidden_act", "feed_forward.activation", default="gelu"),
         Attribute(
             "max_position_embeddings",
-            lambda value: {"positions.max_length": value - OFFSET},  # type: ignore[operator]
+            lambda value: {"positions.max_length": value - OFFSET},
             lambda config: (config.positions.max_length or 0) + OFFSET,
             512,
         ),

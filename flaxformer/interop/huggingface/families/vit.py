@@ -1,7 +1,6 @@
 """ViT (Dosovitskiy et al. 2021), as in ViTForImageClassification; images are [height, width, channels] here."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from flaxformer.components import PRE, LayerNorm, LearnedPositions, NoHead, Patches
 from flaxformer.config import ModelConfig
@@ -28,30 +27,31 @@ vit.layernorm                                           final_norm              
 """
 
 
+def leading(*ones: int) -> TensorLayout:
+    """Return the layout of a weight with leading axes of size 1 in the file."""
+    return TensorLayout(
+        shape=lambda spec: (*ones, *spec.shape),
+        load=lambda weight, spec: weight.reshape(spec.shape),
+        save=lambda weight, spec: weight.reshape(*ones, *spec.shape),
+    )
+
+
 def kinds(config: ModelConfig) -> Mapping[str, Kind]:
-    """Return the layouts of a model's embeddings: leading axes of 1, and patches as (channel, row, column)."""
+    """Return the kinds of a model's embeddings; the file has the numbers of a patch as (channel, row, column)."""
     size, channels = get_at(config, "inputs.size"), get_at(config, "inputs.channels")
-    leading = [
-        TensorLayout(
-            shape=lambda spec, ones=ones: (*ones, *spec.shape),  # type: ignore[misc]
-            load=lambda weight, spec: weight.reshape(spec.shape),
-            save=lambda weight, spec, ones=ones: weight.reshape(*ones, *spec.shape),  # type: ignore[misc]
-        )
-        for ones in ((1, 1), (1,))
-    ]
     convolution = TensorLayout(
         shape=lambda spec: (spec.shape[1], channels, size, size),
         load=lambda weight, spec: weight.transpose(2, 3, 1, 0).reshape(spec.shape),
         save=lambda weight, spec: weight.reshape(size, size, channels, -1).transpose(3, 2, 0, 1),
     )
     return {
-        "first": (("", "", leading[0]),),
-        "positions": (("", "", leading[1]),),
+        "first": (("", "", leading(1, 1)),),
+        "positions": (("", "", leading(1)),),
         "convolution": ((".weight", "", convolution), (".bias", "_bias", VECTOR)),
     }
 
 
-class Images:
+class PatchSizes:
     """Conversion of the sizes of images and patches, and the number of positions."""
 
     names = ("image_size", "patch_size", "num_channels")
@@ -66,17 +66,17 @@ class Images:
         inputs = Patches(height=height, width=width, size=rows, channels=channels, class_token=True)
         return replace_at(config, {"inputs": inputs, "positions": LearnedPositions(max_length=inputs.count)})
 
-    def write(self, config: ModelConfig) -> dict[str, Any]:
+    def write(self, config: ModelConfig) -> dict[str, object]:
         """Return the sizes."""
         height, width, size, channels = (get_at(config, f"inputs.{n}") for n in ("height", "width", "size", "channels"))
         image = height if height == width else [height, width]
         return dict(zip(self.names, (image, size, channels), strict=True))
 
 
-def _pair(name: str, value: Any) -> tuple[int, int]:
+def _pair(name: str, value: object) -> tuple[int, int]:
     """Return a size as (height, width)."""
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2:
+    pair = (value, value) if isinstance(value, int) else value
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise UserError(f"config.json has '{name}' {value!r}; expected a number, or a height and a width")
     return pair[0], pair[1]
 
@@ -105,7 +105,7 @@ FAMILY = Family(
         rate("hidden_dropout_prob", "dropout", default=0.0),
         unused_attribute("attention_probs_dropout_prob"),
     ),
-    groups=(Images(),),
+    groups=(PatchSizes(),),
     tensors=TENSORS,
     kinds=kinds,
     ignored={
