@@ -45,8 +45,9 @@ class ClippedExperts(RoutedExperts):
             x = jnp.where(context.valid[..., None], x, 0)
         logits, chosen = jax.lax.top_k(linear(x, weights.router, weights.router_bias, wide=True), self.active)
         gates = jnp.einsum("...a,...ae->...e", jax.nn.softmax(logits), jax.nn.one_hot(chosen, self.experts))
-        h = jnp.einsum("...d,edf->...ef", x, weights.gate) + weights.gate_bias
-        u = jnp.einsum("...d,edf->...ef", x, weights.up) + weights.up_bias
+        row = (1,) * (x.ndim - 1) + weights.up_bias.shape
+        h = jnp.einsum("...d,edf->...ef", x, weights.gate) + weights.gate_bias.reshape(row)
+        u = jnp.einsum("...d,edf->...ef", x, weights.up) + weights.up_bias.reshape(row)
         h, u = jnp.minimum(h, self.limit), jnp.clip(u, -self.limit, self.limit)
         hidden = (gates[..., None] * h * jax.nn.sigmoid(self.alpha * h) * (u + 1)).astype(x.dtype)
         y = jnp.einsum("...ef,efd->...d", hidden, weights.down) + linear(gates, weights.down_bias)

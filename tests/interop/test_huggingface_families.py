@@ -55,21 +55,26 @@ def test_every_family_has_golden_files():
     assert {*CASES} == {*FAMILIES} - {"gpt2", "bert", "t5", "bart"}
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES)
-def test_logits_and_greedy_tokens_equal_those_of_transformers(case):
+def test_logits_equal_those_of_transformers(case):
     config, params = loaded(case)
     wanted = expected(case)
     given = source(case) | {name: wanted[name] for name in ("valid",) if name in wanted}
     logits = jax.jit(lambda params, x, given: apply(params, config, x, **given))(params, wanted["inputs"], given)
     valid = np.asarray(wanted.get("valid", True))
     np.testing.assert_allclose(np.asarray(logits)[valid], wanted["logits"][valid], rtol=3e-5, atol=3e-5)
-    if "generated" in wanted:
-        steps = wanted["generated"].shape[1]
-        answer = generate(params, config, wanted["prompt"], steps=steps, valid=wanted["prompt_valid"], **source(case))
-        is_end = np.asarray(answer.tokens) == 2
-        tokens = np.where(np.cumsum(is_end, -1) - is_end > 0, 0, answer.tokens)
-        np.testing.assert_array_equal(tokens, wanted["generated"])
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("roberta", "distilbert", "vit")])
+def test_greedy_tokens_equal_those_of_transformers(case):
+    config, params = loaded(case)
+    wanted = expected(case)
+    steps = wanted["generated"].shape[1]
+    answer = generate(params, config, wanted["prompt"], steps=steps, valid=wanted["prompt_valid"], **source(case))
+    is_end = np.asarray(answer.tokens) == 2
+    tokens = np.where(np.cumsum(is_end, -1) - is_end > 0, 0, answer.tokens)
+    np.testing.assert_array_equal(tokens, wanted["generated"])
 
 
 @pytest.mark.parametrize("case", CASES)
