@@ -36,7 +36,8 @@ class RMSNormOverHeads(Norm):
     ) -> Float[Array, "*batch T N H"]:
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         square = jnp.square(wide).mean((-2, -1), keepdims=True)
-        return (wide * jax.lax.rsqrt(square + self.epsilon) * weights.gain).astype(x.dtype)
+        gain = weights.gain.reshape((1,) * (x.ndim - 2) + weights.gain.shape)
+        return (wide * jax.lax.rsqrt(square + self.epsilon) * gain).astype(x.dtype)
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {

@@ -19,6 +19,7 @@ from flaxformer.components.norms import (
     Norm,
     NormPlacement,
     RMSNorm,
+    ZeroCentredRMSNorm,
 )
 from flaxformer.components.parametrizations import NTK, ByRole, MuP, Parametrization, Role
 from flaxformer.components.positions import (
@@ -97,4 +98,5 @@ __all__ = [
     "Vectors",
     "Xavier",
     "YaRN",
+    "ZeroCentredRMSNorm",
 ]

@@ -10,6 +10,7 @@ from flaxformer.components.component import Aux, Component, ComponentResult, Con
 from flaxformer.core.params import Parameters, param, subtree
 from flaxformer.core.struct import Config, leaf, part, static
 from flaxformer.nn.norms import batch_norm, batch_statistics, layer_norm, rms_norm, running_statistics, sequence_norm
+from flaxformer.nn.widen import widen
 
 
 class Norm(Component):
@@ -75,6 +76,20 @@ class RMSNorm(Norm):
 
     def apply(self, weights: Affine, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         return rms_norm(x, weights.gain, weights.bias, epsilon=self.epsilon)
+
+
+class ZeroCentredRMSNorm(Norm):
+    """x / √(mean(x²) + ε) · (1 + gain), with a gain that is 0 at first (Gemma Team 2024, as in its released code)."""
+
+    class Weights(Parameters):
+        """Learned gain, initially 0."""
+
+        gain: Float[Array, "d_norm"] = param(init="zeros", decay=False)
+
+    epsilon: float = leaf(1e-6, above=0)
+
+    def apply(self, weights: Weights, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
+        return rms_norm(x, 1 + widen(weights.gain), epsilon=self.epsilon)
 
 
 class Running(Parameters):

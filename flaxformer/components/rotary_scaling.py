@@ -55,9 +55,11 @@ class YaRN(RotaryScaling):
     """Interpolation by parts: pairs of more than `fast` turns in a training sequence keep θ_i, others have θ_i / s.
 
     Between `fast` and `slow` turns, the two are mixed, linearly in the number of the pair, as in the authors' code. The
-    rotated queries and keys are multiplied by `magnitude_slope` · ln s + 1.
+    rotated queries and keys are multiplied by `attention_factor`; None for `magnitude_slope` · ln s + 1.
 
     original_length: length of the sequences of training.
+    truncate: round the numbers of the first and the last mixed pair down and up, as in the authors' code; False keeps
+      their fractions (gpt-oss).
     Source: Peng et al. 2023, arXiv:2309.00071, definitions 2 and 3, with equation 22.
     """
 
@@ -66,6 +68,8 @@ class YaRN(RotaryScaling):
     fast: float = static(32.0, above=0)
     slow: float = static(1.0, above=0)
     magnitude_slope: float = leaf(0.1)
+    attention_factor: float | None = leaf(None, above=0, omit_default=True)
+    truncate: bool = static(True, omit_default=True)
 
     def problems(self) -> Iterator[str]:
         if self.fast <= self.slow:
@@ -78,12 +82,15 @@ class YaRN(RotaryScaling):
             """The number of the pair, as a fraction, that turns so often."""
             return width * jnp.log(self.original_length / (turns * 2 * math.pi)) / (2 * jnp.log(base))
 
-        first = jnp.maximum(jnp.floor(pair_of(self.fast)), 0)
-        last = jnp.minimum(jnp.ceil(pair_of(self.slow)), width - 1)
+        first, last = pair_of(self.fast), pair_of(self.slow)
+        first, last = (jnp.floor(first), jnp.ceil(last)) if self.truncate else (first, last)
+        first, last = jnp.maximum(first, 0), jnp.minimum(last, width - 1)
         share = jnp.clip((jnp.arange(width // 2) - first) / jnp.maximum(last - first, 1e-3), 0, 1)
         return original * (1 - share) + original / self.factor * share
 
     def magnitude(self) -> float | Array:
+        if self.attention_factor is not None:
+            return self.attention_factor
         return self.magnitude_slope * jnp.log(jnp.asarray(self.factor)) + 1
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import PyTree
 
 from flaxformer.core.params import ParametersT, Spec, path_name
@@ -25,12 +25,14 @@ class TensorLayout(NamedTuple):
     """Layout of a weight in a file: its shape there, and functions that convert from the file and to the file.
 
     axis: the axis along which several weights are concatenated in one tensor.
+    joined: function from the shape of the concatenation to that of the tensor, for weights that alternate in it.
     """
 
     shape: Callable[[Spec], tuple[int, ...]]
     load: Callable[[np.ndarray, Spec], np.ndarray]
     save: Callable[[np.ndarray, Spec], np.ndarray]
     axis: int = 0
+    joined: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda shape: shape
 
 
 MATRIX = TensorLayout(
@@ -96,19 +98,24 @@ def declared_rows(rows: Iterable[TensorRow], specs: PyTree[Spec]) -> list[Tensor
 def tensor_shapes(rows: Iterable[TensorRow], specs: PyTree[Spec]) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor by name."""
     paths = _by_path(specs)
-    return {row.name: _shape(row, paths) for row in rows}
+    return {row.name: row.layout.joined(_shape(row, paths)) for row in rows}
 
 
 def from_tensors(
-    rows: Iterable[TensorRow], specs: ParametersT, state: Mapping[str, ArrayLike], what: str
+    rows: Iterable[TensorRow],
+    specs: ParametersT,
+    state: Mapping[str, ArrayLike],
+    what: str,
+    dtype: DTypeLike | None = jnp.float32,
 ) -> ParametersT:
-    """Convert tensors to weights in float32.
+    """Convert tensors to weights.
 
     Args:
       rows: the tensors of the file.
       specs: declarations of the weights.
       state: tensors by name.
       what: name of the tensors in error messages.
+      dtype: that of the weights; None for that of each tensor.
 
     Raises:
       UserError: a tensor is missing, unexpected, of another shape or not of floating-point numbers; the message has its
@@ -120,15 +127,15 @@ def from_tensors(
     weights = {}
     for row in rows:
         ends = np.cumsum([row.layout.shape(paths[path])[row.layout.axis] for path in row.paths])
-        parts = np.split(arrays[row.name], ends[:-1], axis=row.layout.axis)
+        parts = np.split(arrays[row.name].reshape(_shape(row, paths)), ends[:-1], axis=row.layout.axis)
         for path, part in zip(row.paths, parts, strict=True):
             # A copy, since on a CPU JAX might share memory with an array that the caller changes later.
-            weights[path] = jnp.array(row.layout.load(part, paths[path]), jnp.float32)
+            weights[path] = jnp.array(row.layout.load(part, paths[path]), dtype)
     return jax.tree_util.tree_map_with_path(lambda path, spec: weights[path_name(path)], specs)
 
 
 def to_tensors(rows: Iterable[TensorRow], specs: ParametersT, params: ParametersT, what: str) -> dict[str, np.ndarray]:
-    """Convert weights to tensors by name, in float32; the inverse of `from_tensors`.
+    """Convert weights to tensors by name, in float32 or the narrower type of the weight; inverse of `from_tensors`.
 
     Raises:
       UserError: the weights differ from their declarations; the message has names and both shapes.
@@ -139,7 +146,9 @@ def to_tensors(rows: Iterable[TensorRow], specs: ParametersT, params: Parameters
     tensors = {}
     for row in rows:
         parts = [row.layout.save(weights[path], paths[path]) for path in row.paths]
-        tensors[row.name] = np.ascontiguousarray(np.concatenate(parts, axis=row.layout.axis), np.float32)
+        tensor = np.concatenate(parts, axis=row.layout.axis)
+        dtype = tensor.dtype if tensor.dtype.itemsize < 4 else np.float32
+        tensors[row.name] = np.ascontiguousarray(tensor.reshape(row.layout.joined(tensor.shape)), dtype)
     return tensors
 
 
@@ -152,8 +161,9 @@ def host_array(tensor: Any) -> np.ndarray:
     array: Any = tensor
     if hasattr(array, "detach"):
         array = array.detach().cpu()
-        array = array.float() if str(array.dtype) in ("torch.bfloat16", "torch.float16") else array
     try:
+        if str(getattr(array, "dtype", "")) == "torch.bfloat16":  # of which NumPy has none
+            return np.asarray(array.float()).astype(jnp.bfloat16)
         return np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"a tensor is {type(tensor).__name__}, which NumPy cannot read ({error})") from None

@@ -1,10 +1,13 @@
 """Configs with explicit widths, so that equal models have equal configs."""
 
 import dataclasses
+from typing import TypeVar
 
 from flaxformer.components.component import Component
 from flaxformer.config import ModelConfig
 from flaxformer.system.errors import UserError
+
+FieldT = TypeVar("FieldT")
 
 
 def with_explicit_widths(config: ModelConfig, *names: str) -> ModelConfig:
@@ -13,9 +16,9 @@ def with_explicit_widths(config: ModelConfig, *names: str) -> ModelConfig:
     A cross-attention that equals the self-attention becomes None, which has the same meaning.
     """
 
-    def fill(component: Component | None) -> Component | None:
-        if component is None:
-            return None
+    def fill(component: FieldT) -> FieldT:
+        if not isinstance(component, Component):
+            return component
         sizes = component.axis_sizes(config.sizes)
         fields = [field.name for field in dataclasses.fields(component)]
         return component.replace(**{name: sizes[name] for name in names if name in fields and name in sizes})
@@ -25,6 +28,10 @@ def with_explicit_widths(config: ModelConfig, *names: str) -> ModelConfig:
         attention=attention,
         cross_attention=None if cross_attention == attention else cross_attention,
         feed_forward=fill(config.feed_forward),
+        pattern=tuple(
+            block.replace(attention=fill(block.attention), feed_forward=fill(block.feed_forward))
+            for block in config.pattern
+        ),
         encoder=None if config.encoder is None else with_explicit_widths(config.encoder, *names),
     )
 

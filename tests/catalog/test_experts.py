@@ -8,6 +8,7 @@ from references import assert_equal, context_of, drawn
 
 from flaxformer.catalog import (
     BigramEmbedding,
+    ClippedExperts,
     ExpertChoice,
     LossFreeBalancing,
     ProductKeyMemory,
@@ -62,6 +63,27 @@ def test_shared_experts_equal_their_equation():
     p = np.array([probabilities(weights, X[t]) for t in range(T)])
     f = np.array([largest(row, 2) for row in p]).sum(0) * E / (2 * T)
     np.testing.assert_allclose(aux.losses["balance"], 0.01 * (f * p.mean(0)).sum(), rtol=1e-5)
+
+
+def test_clipped_experts_equal_their_equation():
+    component = ClippedExperts(experts=E, active=2, d_ff=F, alpha=1.3, limit=0.8)
+
+    def reference(weights, x):
+        rows = []
+        for t in range(T):
+            logits = x[t] @ weights.router + weights.router_bias
+            chosen = largest(logits, 2)
+            gates = jnp.where(chosen, jnp.exp(logits), 0)
+            row = 0
+            for e in range(E):
+                h = jnp.minimum(x[t] @ weights.gate[e] + weights.gate_bias[e], 0.8)
+                u = jnp.clip(x[t] @ weights.up[e] + weights.up_bias[e], -0.8, 0.8)
+                y = (h / (1 + jnp.exp(-1.3 * h)) * (u + 1)) @ weights.down[e] + weights.down_bias[e]
+                row = row + gates[e] / gates.sum() * y
+            rows.append(row)
+        return jnp.stack(rows)
+
+    check(component, reference)
 
 
 def test_switch_routing_equals_its_equation():

@@ -9,7 +9,7 @@ from flaxformer.config import PUBLISHED, ModelConfig
 from flaxformer.core import params
 from flaxformer.core.canonical import canonical
 from flaxformer.core.overrides import override
-from flaxformer.interop.huggingface import bert, gpt2, llama, t5
+from flaxformer.interop.huggingface.families import bert, gpt2, llama, t5
 from flaxformer.interop.huggingface.family import WIDTHS, read_attributes
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.system.errors import UserError
@@ -37,23 +37,23 @@ ROUNDED = {"transformer-base": 65e6, "transformer-big": 213e6}
 
 
 def _of_gpt2(layers, width, heads):
-    return gpt2.GPT2, {"vocab_size": 50257, "n_positions": 1024, "n_embd": width, "n_layer": layers, "n_head": heads}
+    return gpt2.FAMILY, {"vocab_size": 50257, "n_positions": 1024, "n_embd": width, "n_layer": layers, "n_head": heads}
 
 
 def _of_bert(layers, width, heads):
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
-    return bert.BERT, {"vocab_size": 30522, "intermediate_size": 4 * width} | sizes
+    return bert.FAMILY, {"vocab_size": 30522, "intermediate_size": 4 * width} | sizes
 
 
 def _of_t5(layers, width, heads, d_ff):
     sizes = {"d_model": width, "num_layers": layers, "num_heads": heads, "d_ff": d_ff}
-    return t5.T5, {"vocab_size": 32128, "d_kv": 64, "feed_forward_proj": "relu"} | sizes
+    return t5.FAMILY, {"vocab_size": 32128, "d_kv": 64, "feed_forward_proj": "relu"} | sizes
 
 
 def _of_llama(layers, width, heads, d_ff, epsilon, key_value_heads=None):
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": d_ff}
     more = {"num_key_value_heads": key_value_heads} if key_value_heads else {}
-    return llama.LLAMA, {"vocab_size": 32000, "rms_norm_eps": epsilon} | sizes | more
+    return llama.FAMILY, {"vocab_size": 32000, "rms_norm_eps": epsilon} | sizes | more
 
 
 CHECKPOINTS = {

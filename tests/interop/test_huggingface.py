@@ -31,7 +31,7 @@ from flaxformer.components import (
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import count
 from flaxformer.core.paths import get_at, replace_at
-from flaxformer.interop import load, save
+from flaxformer.interop import load, load_tokenizer, save
 from flaxformer.interop.huggingface import FAMILIES
 from flaxformer.interop.huggingface.family import read_attributes, write_attributes
 from flaxformer.model import ArrayIndex, apply, init, specs
@@ -198,6 +198,55 @@ def test_weights_may_be_split_into_several_files(tmp_path):
     (tmp_path / "model-1.safetensors").unlink()
     with pytest.raises(UserError, match=r"model-1\.safetensors cannot be read"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_of_16_bits_are_kept_on_request(dtype, tmp_path):
+    config, params = loaded("llama")
+    narrow = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    save(tmp_path, config, narrow)
+    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == dtype
+    assert {str(tensor.dtype) for tensor in load_file(tmp_path / "model.safetensors").values()} == {dtype}
+    for asked in (dtype, "stored"):
+        assert_same(load(tmp_path, dtype=asked), (config, narrow))
+    assert_same(load(tmp_path), (config, jax.tree.map(lambda leaf: leaf.astype("float32"), narrow)))
+    tokens = jnp.asarray(expected("llama")["tokens"])
+    logits = apply(load(tmp_path, dtype=dtype)[1], config, tokens)
+    np.testing.assert_allclose(logits, apply(params, config, tokens), atol=0.3)
+    with pytest.raises(UserError, match="dtype is 'bf16'; expected float32, bfloat16, float16, stored"):
+        load(tmp_path, dtype="bf16")
+
+
+def test_a_large_model_is_written_as_several_files(tmp_path):
+    config, params = loaded("llama")
+    save(tmp_path, config, params)
+    save(tmp_path, config, params, shard_bytes=4000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    shards = sorted(path for path in tmp_path.iterdir() if path.name.startswith("model-"))
+    assert len(shards) > 2
+    assert shards[0].name == f"model-00001-of-{len(shards):05}.safetensors"
+    assert not (tmp_path / "model.safetensors").exists()
+    sizes = {path.name: {name: tensor.nbytes for name, tensor in load_file(path).items()} for path in shards}
+    assert all(sum(sizes_of.values()) <= 4000 or len(sizes_of) == 1 for sizes_of in sizes.values())
+    assert index["weight_map"] == {name: path for path, names in sizes.items() for name in names}
+    assert index["metadata"]["total_size"] == sum(sum(names.values()) for names in sizes.values())
+    assert_same(load(tmp_path), (config, params))
+    save(tmp_path, config, params)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert_same(load(tmp_path), (config, params))
+
+
+def test_the_tokenizer_beside_the_weights_is_used(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"a": 0, "model": 1, "reads": 2, "text": 3}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="a"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    model.save(str(tmp_path / "tokenizer.json"))
+    ids = [token for part in load_tokenizer(tmp_path).encode(["a model reads a text"]) for token in part]
+    assert ids == [0, 1, 2, 0, 3]
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"tokenizer.json cannot be read"):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
@@ -444,13 +493,12 @@ REFUSED = [
     ("t5", {"is_encoder_decoder": False}, r"'is_encoder_decoder' False; expected True"),
     ("bart", {"normalize_before": True}, r"'normalize_before' True; expected False"),
     ("bart", {"tie_word_embeddings": False}, r"'tie_word_embeddings' False; expected True"),
-    (
-        "llama",
-        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
-        r"'llama3', and scaling of rotary",
-    ),
-    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, r"'linear', and scaling of rotary .* not supported"),
-    ("llama", {"rope_theta": 5.0, "rope_parameters": {"rope_theta": 7.0}}, r"'rope_theta' 5.0, and 7.0 in 'rope_par"),
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"type 'dynamic', which is not supported"),
+    ("llama", {"rope_scaling": {"type": "longrope", "long_factor": []}}, r"type 'longrope', which is not supported"),
+    ("llama", {"rope_scaling": {"type": "linear", "scale": 2}}, r"'scale' 2 in the parameters of rotary positions"),
+    ("llama", {"rope_scaling": {"type": "linear"}}, r"no 'factor' of rotary positions of the type 'linear'"),
+    ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, r"no 'low_freq_factor' of rotary positions"),
+    ("llama", {"rope_theta": 5.0, "rope_parameters": {"rope_theta": 7.0}}, r"'rope_theta' 5.0, and 7.0 elsewhere"),
     ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, r"'partial_rotary_factor' 0.5; expected 1.0"),
     ("llama", {"sliding_window": 5}, r"'sliding_window' 5, an unknown attribute"),
 ]
@@ -467,8 +515,8 @@ def test_unsupported_attributes_are_refused(family, attributes, message):
     ("attributes", "message"),
     [
         ({"model_type": "gpt_2"}, r"'model_type' 'gpt_2', which is not supported; did you mean 'gpt2'"),
-        ({"model_type": None}, r"'model_type' None, which is not supported; supported: gpt2, bert, t5, bart, llama"),
-        ({"model_type": "roberta"}, r"'roberta', which is not supported; supported: gpt2, bert"),
+        ({"model_type": None}, r"'model_type' None, which is not supported; supported: gpt2, bert, t5, bart, llama, m"),
+        ({"model_type": "bloom"}, r"'bloom', which is not supported; supported: gpt2, bert"),
         ({"architectures": ["GPT2ForQuestionAnswering"]}, r"Answering', which is not supported; supported: GPT2LMHead"),
     ],
 )

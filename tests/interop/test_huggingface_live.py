@@ -1,5 +1,6 @@
 """Hugging Face models made afresh, of architectures that the golden files do not have; where torch is installed."""
 
+import importlib
 import importlib.util
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ from flaxformer.model import apply
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parents[1] / "golden" / "make_huggingface_golden.py"
+FAMILIES = sorted(folder.name for folder in (Path(__file__).parents[1] / "golden" / "families").iterdir())
 CASES = {
     "gpt2": ("GPT2", {"scale_attn_weights": False, "n_inner": None, "activation_function": "relu"}),
     "gpt2_untied": ("GPT2", {"tie_word_embeddings": False, "reorder_and_upcast_attn": True}),
@@ -61,3 +63,14 @@ def test_logits_agree_both_ways(golden, case, tmp_path):
     same = ("scale_decoder_outputs", "scale_embedding", "scale_attn_weights", "rms_norm_eps", "rope_parameters")
     for name in same:
         assert getattr(again.config, name, None) == getattr(model.config, name, None)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [101, 102, 103, 104])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_drawn_models_agree_both_ways(family, seed):
+    for library in ("torch", "transformers"):
+        pytest.importorskip(library)
+    drawn = importlib.import_module("drawn_checkpoints")
+    difference, largest = drawn.compare(family, seed)
+    assert difference < 1e-4, f"{difference} of logits up to {largest}"

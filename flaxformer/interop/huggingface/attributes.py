@@ -1,7 +1,7 @@
 """Conversion between attributes of a config.json and fields of a `ModelConfig`."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from flaxformer.config import ModelConfig
 from flaxformer.core.paths import get_at
@@ -23,13 +23,15 @@ class Attribute(NamedTuple):
     write: function from a config to its value.
     default: its value if it is missing or null; may be a function of the attributes. REQUIRED if there is none.
     is_kept: True if it determines no field, and its value is kept as it was read.
+    may_be_null: True if null is a value of its own, and not the default.
     """
 
     name: str
-    read: Callable[[object], Fields]
+    read: Callable[..., Fields]
     write: Callable[[ModelConfig], object]
     default: object = REQUIRED
     is_kept: bool = False
+    may_be_null: bool = False
 
     def value(self, attributes: Attributes) -> object:
         """Return its value in a config.json, or its default.
@@ -38,7 +40,7 @@ class Attribute(NamedTuple):
           UserError: it is missing and has no default.
         """
         value = attributes.get(self.name)
-        if value is not None:
+        if value is not None or (self.may_be_null and self.name in attributes):
             return value
         if self.default is REQUIRED:
             raise UserError(f"config.json has no '{self.name}'; expected a value")
@@ -48,6 +50,30 @@ class Attribute(NamedTuple):
 def number(name: str, *paths: str, default: object = REQUIRED) -> Attribute:
     """Return the conversion of an attribute that equals one field or several fields."""
     return Attribute(name, lambda value: dict.fromkeys(paths, value), lambda config: get_at(config, paths[0]), default)
+
+
+def optional(name: str, *paths: str, default: float | None) -> Attribute:
+    """Return the conversion of a number that may be null, for None."""
+    return number(name, *paths, default=default)._replace(may_be_null=True)
+
+
+def flag(name: str, *paths: str, default: object = REQUIRED) -> Attribute:
+    """Return the conversion of an attribute that is True or False, as one field or several fields are."""
+    return choice(name, {value: dict.fromkeys(paths, value) for value in (False, True)}, default)
+
+
+class Group(Protocol):
+    """Conversion of several attributes that depend on each other."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Attributes that are read."""
+
+    def read(self, attributes: Attributes, config: ModelConfig) -> ModelConfig:
+        """Return the config, whose other fields have been read, with the fields that the attributes determine."""
+
+    def write(self, config: ModelConfig) -> dict[str, object]:
+        """Return the attributes of a config."""
 
 
 def rate(name: str, *paths: str, default: float) -> Attribute:
@@ -125,7 +151,7 @@ IGNORED = {
     EXECUTION: (
         "attn_implementation _attn_implementation _attn_implementation_autoset _attn_implementation_internal "
         "chunk_size_feed_forward gradient_checkpointing torchscript use_cache return_dict use_return_dict "
-        "output_attentions output_hidden_states output_past output_scores return_dict_in_generate"
+        "output_attentions output_hidden_states output_past output_scores return_dict_in_generate cache_implementation"
     ),
     "the tokenizer, and tokens that mean something to it": (
         "tokenizer_class prefix bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id"

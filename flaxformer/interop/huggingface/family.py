@@ -6,12 +6,30 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from flaxformer.components import Classifier, LanguageModel, LearnedPositions, NoHead, RelativeBuckets, Tokens, Xavier
+from flaxformer.components import (
+    Classifier,
+    LanguageModel,
+    LearnedPositions,
+    NoHead,
+    Patches,
+    RelativeBuckets,
+    Tokens,
+    Xavier,
+)
 from flaxformer.components.heads import Head
 from flaxformer.config import ModelConfig
 from flaxformer.core.canonical import canonical
 from flaxformer.core.paths import get_at, replace_at
-from flaxformer.interop.huggingface.attributes import CONFIG, FIXED, IGNORED, WRITTEN_AGAIN, Attribute, Attributes
+from flaxformer.interop.huggingface.attributes import (
+    CONFIG,
+    FIXED,
+    IGNORED,
+    WRITTEN_AGAIN,
+    Attribute,
+    Attributes,
+    Group,
+)
+from flaxformer.interop.huggingface.tables import KINDS, Kind, read_table
 from flaxformer.interop.tensors import VECTOR, TensorRow, linear
 from flaxformer.interop.widths import with_explicit_widths
 from flaxformer.system.errors import UserError, did_you_mean
@@ -24,12 +42,15 @@ WIDTHS = ("d_ff", "d_head", "key_value_heads")
 """Widths that are explicit numbers in configs that are read."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Family:
     """Tables of one family.
 
     base: config of which `attributes` replace fields.
-    rows: function from a config to the tensors of its model.
+    tensors: table of the tensors (see `tables`); or function from a config to it.
+    kinds: kinds of modules in this table beside the general ones; or function from a config to them.
+    transform: field with the activation of the head's transform, if it has that of the layers.
+    groups: conversions of attributes that depend on each other, after `attributes`.
     heads: architectures with another head than that of `base`, and its function of the attributes.
     classifier: name of the linear map of a head that classifies.
     fixed: attributes of which this package supports one value.
@@ -47,8 +68,11 @@ class Family:
     architectures: tuple[str, ...]
     base: ModelConfig
     attributes: tuple[Attribute, ...]
-    rows: Callable[[ModelConfig], tuple[TensorRow, ...]]
-    fixed: Mapping[str, object]
+    tensors: str | Callable[[ModelConfig], str]
+    fixed: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    kinds: Mapping[str, Kind] | Callable[[ModelConfig], Mapping[str, Kind]] = dataclasses.field(default_factory=dict)
+    transform: str = ""
+    groups: tuple[Group, ...] = ()
     heads: Mapping[str, Callable[[Attributes], Head]] = dataclasses.field(default_factory=dict)
     classifier: str = ""
     ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -87,6 +111,8 @@ def read_attributes(family: Family, attributes: Attributes, state: Mapping[str, 
                     f"{changes[path]!r}"
                 )
     config = with_explicit_widths(replace_at(family.base, changes), *WIDTHS)
+    for group in family.groups:
+        config = group.read(normalized, config)
     written = {attribute.name: 0.0 for attribute in family.attributes if attribute.is_kept} | dict(family.defaults)
     written |= _label_names(len(attributes.get("id2label") or ()))
     extras = {name: value for name, value in attributes.items() if name in family.kept_names}
@@ -127,14 +153,23 @@ def kept_attributes(family: Family, config: ModelConfig) -> Attributes:
 
 def rows_of(family: Family, config: ModelConfig) -> tuple[TensorRow, ...]:
     """Return the tensors of a family's model, with those of a head that classifies."""
+    rows = _table_rows(family, config)
     if not isinstance(config.head, Classifier):
-        return family.rows(config)
-    body = [row for row in family.rows(config) if not row.paths[0].startswith("head/")]
+        return rows
+    body = [row for row in rows if not row.paths[0].startswith("head/")]
     return (
         *body,
         *linear(family.classifier, "head/matrix")[:1],
         TensorRow(f"{family.classifier}.bias", ("head/bias",), VECTOR),
     )
+
+
+def _table_rows(family: Family, config: ModelConfig) -> tuple[TensorRow, ...]:
+    """Return the rows of a family's table."""
+    text = family.tensors if isinstance(family.tensors, str) else family.tensors(config)
+    layers = {"encoder": config.encoder.layers} if config.encoder is not None else {}
+    kinds = family.kinds(config) if callable(family.kinds) else family.kinds
+    return read_table(text, {"": config.layers, **layers}, {**KINDS, **kinds})
 
 
 def final_vectors(attributes: Attributes) -> Head:
@@ -160,6 +195,7 @@ def classifier(pool: str, bias: bool) -> Callable[[Attributes], Head]:
 def _check_known(family: Family, attributes: Attributes) -> None:
     fixed = {**FIXED, **family.fixed}
     mapped = [attribute.name for attribute in family.attributes]
+    mapped += [name for group in family.groups for name in group.names]
     words = {**IGNORED, **family.ignored}.values()
     known = {*fixed, *mapped, *(name for listed in words for name in listed.split())}
     for name, value in attributes.items():
@@ -195,10 +231,10 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
         "model_type": family.name,
         "architectures": [*architectures, family.architectures[0]][:1],
         **{attribute.name: attribute.write(plain) for attribute in family.attributes},
+        **{name: value for group in family.groups for name, value in group.write(plain).items()},
         **(named if named["id2label"] else {}),
         **family.defaults,
         **kept_attributes(family, config),
-        "torch_dtype": "float32",
     }
     nearest = read_attributes(family, attributes, {})
     if changed_fields := differences(canonical(_evaluation(config)), canonical(_evaluation(nearest))):
@@ -210,11 +246,9 @@ def write_attributes(family: Family, config: ModelConfig) -> Attributes:
 
 
 def _base_head(family: Family, config: ModelConfig) -> Head:
-    """Return the language model's head of a family, whose transform has the activation of the layers."""
+    """Return the head of a family's base, with the activation of the layers where it has one."""
     head = family.base.head
-    if isinstance(head, LanguageModel) and head.transform is not None:
-        return head.replace(transform=get_at(config, "feed_forward.activation"))
-    return head
+    return head.replace(transform=get_at(config, family.transform)) if family.transform else head
 
 
 def _evaluation(config: ModelConfig) -> ModelConfig:
@@ -223,6 +257,8 @@ def _evaluation(config: ModelConfig) -> ModelConfig:
     changes: dict[str, object] = {"initializer": Xavier(), "dropout": None, "d_memory": None, "checkpoint": ""}
     if isinstance(config.inputs, Tokens):
         changes |= {"inputs.lookup": "gather", "inputs.frozen": False, "inputs.std": 1.0}
+    if isinstance(config.inputs, Patches):
+        changes["inputs.std"] = 1.0
     if isinstance(config.head, LanguageModel):
         changes["head.wide_logits"] = True
     if isinstance(config.positions, LearnedPositions | RelativeBuckets):

@@ -90,18 +90,51 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
 
 
 def write(
-    folder: Path, attributes: Attributes, tensors: Mapping[str, np.ndarray], generation: Attributes | None
+    folder: Path,
+    attributes: Attributes,
+    tensors: Mapping[str, np.ndarray],
+    generation: Attributes | None,
+    shard_bytes: int,
 ) -> None:
-    """Write config.json, model.safetensors and, if there are settings of generation, their file, each atomically."""
+    """Write config.json, the tensors and, if there are settings of generation, their file, each atomically.
+
+    Other files of former weights, which `read_tensors` might prefer, are removed after the new ones are written.
+    """
     save_file = library("safetensors.numpy", "weights", "a file of Hugging Face weights").save_file
     make_folder(folder)
     text = json.dumps(attributes, indent=2) + "\n"
-    # transformers refuses a file that does not name its format.
-    with replacing(folder / WEIGHTS) as path:
-        save_file(dict(tensors), path, metadata={"format": "pt"})
+    former = {INDEX, WEIGHTS, *(path.name for path in folder.glob("model-*-of-*.safetensors"))}
+    shards = _shards(tensors, shard_bytes)
+    names = [f"model-{n:05}-of-{len(shards):05}.safetensors" for n in range(1, len(shards) + 1)]
+    names = [WEIGHTS] if len(shards) == 1 else names
+    for name, shard in zip(names, shards, strict=True):
+        # transformers refuses a file that does not name its format.
+        with replacing(folder / name) as path:
+            save_file({tensor: tensors[tensor] for tensor in shard}, path, metadata={"format": "pt"})
+    if len(shards) > 1:
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        places = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        index = {"metadata": {"total_size": size}, "weight_map": places}
+        write_atomically(folder / INDEX, (json.dumps(index, indent=2) + "\n").encode())
+        names.append(INDEX)
     if generation is not None:
         write_atomically(folder / GENERATION, (json.dumps(generation, indent=2) + "\n").encode())
     write_atomically(folder / CONFIG, text.encode())
+    for name in former - {*names}:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _shards(tensors: Mapping[str, np.ndarray], shard_bytes: int) -> list[list[str]]:
+    """Return the names of the tensors of each file, in order; a larger tensor has a file of its own."""
+    shards: list[list[str]] = [[]]
+    free = shard_bytes
+    for name, tensor in tensors.items():
+        if tensor.nbytes > free and shards[-1]:
+            shards.append([])
+            free = shard_bytes
+        shards[-1].append(name)
+        free -= tensor.nbytes
+    return shards
 
 
 def _read_json(path: Path) -> Attributes:

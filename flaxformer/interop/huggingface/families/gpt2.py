@@ -2,32 +2,30 @@
 
 from flaxformer.components import PRE, LanguageModel, LayerNorm, LearnedPositions, Tokens
 from flaxformer.config import ModelConfig
-from flaxformer.interop.huggingface.attributes import Attribute, activation, choice, number, rate, unused_attribute
-from flaxformer.interop.huggingface.family import Family, classifier
-from flaxformer.interop.tensors import INPUT_FIRST, MATRIX, TABLE, VECTOR, TensorRow, layers, linear, norm
-
-LAYER = (
-    *norm("ln_1", "attention_connection/pre"),
-    TensorRow("attn.c_attn.weight", ("attention/query", "attention/key", "attention/value"), INPUT_FIRST),
-    TensorRow("attn.c_attn.bias", ("attention/query_bias", "attention/key_bias", "attention/value_bias"), VECTOR),
-    *linear("attn.c_proj", "attention/out", INPUT_FIRST),
-    *norm("ln_2", "feed_forward_connection/pre"),
-    *linear("mlp.c_fc", "feed_forward/up", INPUT_FIRST),
-    *linear("mlp.c_proj", "feed_forward/down", INPUT_FIRST),
+from flaxformer.interop.huggingface.attributes import (
+    Attribute,
+    activation,
+    choice,
+    flag,
+    number,
+    rate,
+    unused_attribute,
 )
+from flaxformer.interop.huggingface.family import Family, classifier
 
-
-def _rows(config: ModelConfig) -> tuple[TensorRow, ...]:
-    return (
-        TensorRow("transformer.wte.weight", ("embedding/tokens",), TABLE),
-        TensorRow("transformer.wpe.weight", ("positions/table",), TABLE),
-        *layers("transformer.h", "blocks", LAYER, config.layers),
-        *norm("transformer.ln_f", "final_norm"),
-        TensorRow("lm_head.weight", ("head/matrix",), MATRIX),
-    )
-
-
-GPT2 = Family(
+TENSORS = """
+transformer.wte                  embedding/tokens                      table
+transformer.wpe                  positions/table                       table
+transformer.h.*.ln_1             blocks/*/attention_connection/pre     norm
+transformer.h.*.attn.c_attn      blocks/*/attention/query+key+value    input_first
+transformer.h.*.attn.c_proj      blocks/*/attention/out                input_first
+transformer.h.*.ln_2             blocks/*/feed_forward_connection/pre  norm
+transformer.h.*.mlp.c_fc         blocks/*/feed_forward/up              input_first
+transformer.h.*.mlp.c_proj       blocks/*/feed_forward/down            input_first
+transformer.ln_f                 final_norm                            norm
+lm_head                          head                                  head
+"""
+FAMILY = Family(
     name="gpt2",
     architectures=("GPT2LMHeadModel", "GPT2Model"),
     heads={"GPT2ForSequenceClassification": classifier("last", bias=False)},
@@ -54,12 +52,12 @@ GPT2 = Family(
             {True: {"attention.scale_exponent": 0.5}, False: {"attention.scale_exponent": 0.0}},
             True,
         ),
-        choice("tie_word_embeddings", {True: {"head.tied": True}, False: {"head.tied": False}}, True),
+        flag("tie_word_embeddings", "head.tied", default=True),
         rate("resid_pdrop", "dropout", default=0.1),
         Attribute("embd_pdrop", lambda value: {}, lambda config: config.dropout or 0.0, 0.1),
         unused_attribute("attn_pdrop"),
     ),
-    rows=_rows,
+    tensors=TENSORS,
     fixed={"scale_attn_by_inverse_layer_idx": False},
     ignored={
         "the order of equal computations": "reorder_and_upcast_attn",

@@ -1,0 +1,19 @@
+"""OLMo 2 (OLMo Team 2024), as in Olmo2ForCausalLM: norms after the branches, and of queries and keys over all heads."""
+
+from flaxformer.catalog import RMSNormOverHeads
+from flaxformer.components import RES_POST_NORM
+from flaxformer.core.paths import replace_at
+from flaxformer.interop.huggingface.families.llama import BASE as LLAMA
+from flaxformer.interop.huggingface.families.llama import BIAS, BODY, QUERY_KEY_NORMS, like_llama
+
+TENSORS = (
+    BODY
+    + QUERY_KEY_NORMS
+    + """
+model.layers.*.post_attention_layernorm      blocks/*/attention_connection/post_branch     norm
+model.layers.*.post_feedforward_layernorm    blocks/*/feed_forward_connection/post_branch  norm
+"""
+)
+BASE = replace_at(LLAMA, {"norm": RES_POST_NORM, "attention.query_key_norm": RMSNormOverHeads()})
+EPSILONS = ("norm_kind.epsilon", "attention.query_key_norm.epsilon")
+FAMILY = like_llama("olmo2", "Olmo2", base=BASE, tensors=TENSORS, attributes=(BIAS,), epsilon=1e-5, epsilons=EPSILONS)

@@ -1,0 +1,26 @@
+"""Qwen 2 and 2.5 (Qwen Team 2024), as in Qwen2ForCausalLM; and what Qwen 3 shares with them."""
+
+from flaxformer.interop.huggingface.attributes import Attributes
+from flaxformer.interop.huggingface.families.llama import BASE, like_llama
+from flaxformer.interop.huggingface.layer_kinds import FULL, SLIDING, LayerKinds
+
+
+def _types(attributes: Attributes, layers: int) -> list[str]:
+    first = attributes.get("max_window_layers", 28) if attributes.get("use_sliding_window") else layers
+    return [SLIDING if layer >= first else FULL for layer in range(layers)]
+
+
+LAYER_KINDS = LayerKinds(
+    types=_types,
+    window="sliding_window",
+    default_window=4096,
+    switch="use_sliding_window",
+    read_by_types=("max_window_layers",),
+)
+FAMILY = like_llama(
+    "qwen2",
+    "Qwen2",
+    base=BASE.replace(attention=BASE.attention.replace(bias=True, out_bias=False)),
+    layer_kinds=LAYER_KINDS,
+    key_value_heads=32,
+)
