@@ -45,6 +45,7 @@ from flaxformer.components import (
     Tokens,
     Vectors,
     YaRN,
+    ZeroCentredRMSNorm,
 )
 from flaxformer.config import ZERO_OUTPUTS, Block, ModelConfig, recurrent_model
 from flaxformer.core.paths import get_at, replace_at
@@ -224,6 +225,7 @@ OTHER = [
         "model.feed_forward.bias": False,
     }),
     (on(BASE, model__norm_kind=RMSNorm()), {"model.norm_kind.affine": "none", "model.norm_kind.epsilon": 0.1}),
+    (on(BASE, model__norm_kind=ZeroCentredRMSNorm()), {"model.norm_kind.epsilon": 0.1}),
     (on(BASE, model__norm_kind=BatchNorm()), {
         "model.norm_kind.affine": "none", "model.norm_kind.epsilon": 0.1, "model.norm_kind.momentum": 0.5,
     }),
@@ -243,7 +245,8 @@ OTHER = [
     (on(BASE, model__positions=Rotary(base=10.0, scaling=YaRN(factor=2.0, original_length=64.0))), {
         "model.positions.scaling.factor": 4.0, "model.positions.scaling.original_length": 16.0,
         "model.positions.scaling.fast": 2.0, "model.positions.scaling.slow": 4.0,
-        "model.positions.scaling.magnitude_slope": 0.5,
+        "model.positions.scaling.magnitude_slope": 0.5, "model.positions.scaling.attention_factor": 1.5,
+        "model.positions.scaling.truncate": False,
     }),
     (on(BASE, model__positions=Rotary(base=10.0, scaling=Llama3Scaling(original_length=64.0))), {
         "model.positions.scaling.factor": 4.0, "model.positions.scaling.original_length": 32.0,
