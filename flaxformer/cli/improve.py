@@ -15,7 +15,7 @@ from flaxformer.jobs.progress import Totals, follow
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.improve import Looked, OpenLedger
 from flaxformer.ledger.log import Attempt
-from flaxformer.ledger.page import as_json, look_line, write_page
+from flaxformer.ledger.page import as_json, evidence_line, write_page
 from flaxformer.runner.events import Compiling, Event, Message
 from flaxformer.runner.execution import Execution
 from flaxformer.study.load import load
@@ -100,7 +100,7 @@ def _as_messages(events: Iterable[Event | Looked], opened: OpenLedger) -> Iterat
     for event in events:
         if isinstance(event, Looked):
             if event.evidence.pairs:
-                yield Message(look_line(begun, event.evidence))
+                yield Message(evidence_line(begun, event.evidence))
         elif not (isinstance(event, Compiling) and event.group in compiled):  # later looks take the kept program
             compiled |= {event.group} if isinstance(event, Compiling) else set()
             yield event

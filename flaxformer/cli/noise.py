@@ -9,7 +9,7 @@ from rich.console import Console
 from flaxformer.analysis import noise
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.noise_study import noise_study, small_change
-from flaxformer.cli.arguments import Noise
+from flaxformer.cli.arguments import MeasureNoise
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.show import show_paths
 from flaxformer.core.overrides import override
@@ -34,7 +34,7 @@ from flaxformer.training.run import Run
 DEFAULT_SEEDS = 8
 
 
-def main(arguments: Noise, console: Console) -> int:
+def main(arguments: MeasureNoise, console: Console) -> int:
     """Train the runs that are missing, keep the noise floor, and show it."""
     run, name, metric, beside = _subject(arguments.file)
     run = override(run, arguments.overrides)

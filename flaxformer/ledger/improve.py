@@ -15,7 +15,7 @@ from flaxformer.core.paths import replace_at
 from flaxformer.ledger import candidates, log
 from flaxformer.ledger.candidates import RATE
 from flaxformer.ledger.declare import Ledger
-from flaxformer.ledger.judge import Evidence, judge
+from flaxformer.ledger.judge import AttemptEvidence, judge
 from flaxformer.ledger.log import AnyEntry, Attempt, Begun, Confirmation, Decision
 from flaxformer.ledger.reading import (
     AXIS,
@@ -51,7 +51,7 @@ class Looked:
     """The evidence after a look."""
 
     number: int
-    evidence: Evidence
+    evidence: AttemptEvidence
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flaxformer.ledger.log import Begun, Verdict
+from flaxformer.ledger.log import AttemptVerdict, Begun
 from flaxformer.statistics import sequential
 
 IDENTICAL = 3
@@ -19,15 +19,15 @@ IDENTICAL = 3
 LIMIT = 0.05
 """Probability that a limit of the confidence sequence is on the wrong side of the mean at some look."""
 UNDECIDED, UNCHANGED, KEPT, DROPPED = range(4)
-ENDS: tuple[Verdict, ...] = ("open", "unchanged", "kept", "dropped")
+ENDS: tuple[AttemptVerdict, ...] = ("open", "unchanged", "kept", "dropped")
 """Verdicts by these numbers; an attempt that is undecided after its last pair is open."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Evidence:
+class AttemptEvidence:
     """State of an attempt after a number of pairs; effects are improvements of the metric, positive for better ones."""
 
-    verdict: Verdict | None
+    verdict: AttemptVerdict | None
     """None while neither limit is reached and there are seeds left."""
     pairs: int
     improvements: tuple[float, ...]
@@ -42,7 +42,9 @@ class Evidence:
     """Logarithm of the evidence at which it is kept."""
 
 
-def judge(begun: Begun, level: float, best: Sequence[float | None], candidate: Sequence[float | None]) -> Evidence:
+def judge(
+    begun: Begun, level: float, best: Sequence[float | None], candidate: Sequence[float | None]
+) -> AttemptEvidence:
     """Return the state of an attempt.
 
     Args:
@@ -86,10 +88,12 @@ def decide(improvements: np.ndarray, begun: Begun, level: float | np.ndarray) ->
     return np.where(is_decided, first + 1, x.shape[-1]), np.where(is_decided, end, UNDECIDED)
 
 
-def _state(begun: Begun, level: float, improvements: Sequence[float], verdict: Verdict | None) -> Evidence:
+def _state(
+    begun: Begun, level: float, improvements: Sequence[float], verdict: AttemptVerdict | None
+) -> AttemptEvidence:
     x = np.array(improvements, float)
     low, high = sequential.confidence_sequence(x, 2 * LIMIT) if len(x) else (-math.inf, math.inf)
-    return Evidence(
+    return AttemptEvidence(
         verdict,
         len(x),
         tuple(improvements),

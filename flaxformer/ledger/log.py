@@ -23,11 +23,11 @@ from flaxformer.system.digests import FormError, JsonObject
 from flaxformer.system.typed_data import FiniteNumber, Int64, Record, convert, plain
 
 NAME = "ledger.jsonl"
-Verdict = Literal["kept", "dropped", "open", "unchanged", "failed", "withdrawn"]
+AttemptVerdict = Literal["kept", "dropped", "open", "unchanged", "failed", "withdrawn"]
 """End of an attempt: see `ledger.judge`; withdrawn by its author, it counts as one without effect."""
 
 
-class Entry(Record, tag_field="kind", frozen=True, kw_only=True):
+class LedgerEntry(Record, tag_field="kind", frozen=True, kw_only=True):
     """A line of the log."""
 
     time: str = ""
@@ -38,7 +38,7 @@ class Entry(Record, tag_field="kind", frozen=True, kw_only=True):
     """Digest of the line before it; empty for the first."""
 
 
-class Begun(Entry, tag="begun", frozen=True, kw_only=True):
+class Begun(LedgerEntry, tag="begun", frozen=True, kw_only=True):
     """The first line: what the ledger holds fixed."""
 
     name: str
@@ -62,7 +62,7 @@ class Begun(Entry, tag="begun", frozen=True, kw_only=True):
     semantics: Int64
 
 
-class Attempt(Entry, tag="attempt", frozen=True, kw_only=True):
+class Attempt(LedgerEntry, tag="attempt", frozen=True, kw_only=True):
     """A candidate, before it is trained."""
 
     number: Int64
@@ -87,18 +87,18 @@ class Attempt(Entry, tag="attempt", frozen=True, kw_only=True):
     """Sentences on what the reader has to know, such as a learning rate that was not tuned."""
 
 
-class Decision(Entry, tag="verdict", frozen=True, kw_only=True):
+class Decision(LedgerEntry, tag="verdict", frozen=True, kw_only=True):
     """The end of an attempt."""
 
     number: Int64
-    verdict: Verdict
+    verdict: AttemptVerdict
     pairs: Int64
     """Number of pairs by which it was judged."""
     results: str
     """Digest of their scores."""
 
 
-class Confirmation(Entry, tag="confirmation", frozen=True, kw_only=True):
+class Confirmation(LedgerEntry, tag="confirmation", frozen=True, kw_only=True):
     """The one comparison of the best recipe with the start, at seeds and on data that no attempt used."""
 
     metric: str
@@ -119,7 +119,7 @@ def read(root: Path) -> tuple[list[AnyEntry], list[str]]:
     expected = ""
     for place, row in enumerate(rows, start=1):
         try:
-            entry = cast("AnyEntry", convert(row, AnyEntry))  # type: ignore[arg-type]
+            entry = convert(row, cast("type[AnyEntry]", AnyEntry))
         except FormError as error:
             faults.append(f"{NAME}, row {place}: {error}")
             continue

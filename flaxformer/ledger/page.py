@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flaxformer.analysis.analysis import Analysis, analyse
-from flaxformer.ledger.judge import Evidence
-from flaxformer.ledger.log import Begun, Verdict
+from flaxformer.ledger.judge import AttemptEvidence
+from flaxformer.ledger.log import AttemptVerdict, Begun
 from flaxformer.ledger.reading import ATTEMPTS, CONFIRMATION, PAGE, JudgedAttempt, LedgerResults
 from flaxformer.report import figures, page, phrasing, verdicts
 from flaxformer.report.colours import GREY, VERDICT_COLOURS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Version of the JSON; raised when a field changes its meaning."""
-MEANINGS: dict[Verdict | None, str] = {
+MEANINGS: dict[AttemptVerdict | None, str] = {
     "kept": "the change is part of the best recipe",
     "dropped": "an improvement of the effect of interest or more is excluded",
     "open": "neither, after all its pairs",
@@ -39,7 +39,7 @@ MOST_SHOWN = 12
 """Largest number of attempts that the terminal lists, the last ones."""
 
 
-def look_line(begun: Begun, evidence: Evidence) -> str:
+def evidence_line(begun: Begun, evidence: AttemptEvidence) -> str:
     """Return the evidence after a look in one line."""
     return (
         f"{count_of(evidence.pairs, 'pair')}: improvement {_effect(begun, evidence)}; evidence "
@@ -47,14 +47,14 @@ def look_line(begun: Begun, evidence: Evidence) -> str:
     )
 
 
-def _effect(begun: Begun, evidence: Evidence) -> str:
+def _effect(begun: Begun, evidence: AttemptEvidence) -> str:
     half = (evidence.high - evidence.low) / 2
     mean, low, high = numbers([evidence.mean, evidence.low, evidence.high], half if math.isfinite(half) else math.nan)
     return f"{mean} [{low}, {high}]{f' {begun.unit}' if begun.unit else ''}"
 
 
 def _evidence(log_e: float) -> str:
-    """Evidence as a number; its logarithm may exceed the range of floats."""
+    """AttemptEvidence as a number; its logarithm may exceed the range of floats."""
     return number(math.exp(min(log_e, 700.0))) if log_e < math.log(1e6) else f"10^{log_e / math.log(10):.0f}"
 
 
@@ -142,7 +142,7 @@ def document(results: LedgerResults) -> StudyReport:
             ReportSection("", [_table(results), Bullets(list(_notes(results)))]),
             ReportSection("Evidence", [_paths(results)]),
             ReportSection("Verdicts", [Bullets(list(_meanings(results)))]),
-            ReportSection("Test data", [Bullets(list(_looks(results)))]),
+            ReportSection("Test data", [Bullets(list(_test_data(results)))]),
             ReportSection("Limits", [Bullets([text[0].upper() + text[1:] + "." for text in limits(results)])]),
         ],
     )
@@ -162,7 +162,7 @@ def _meanings(results: LedgerResults) -> Iterator[str]:
             yield f"{verdict}: {meaning}." if verdict else f"{meaning}: no verdict yet."
 
 
-def _looks(results: LedgerResults) -> Iterator[str]:
+def _test_data(results: LedgerResults) -> Iterator[str]:
     yield f"{count_of(len(results.confirmations), 'look')} at the test data; attempts do not evaluate them."
     for entry in results.confirmations:
         attempts = count_of(entry.attempts, "attempt")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flaxformer.analysis.trials import TrialResults
 from flaxformer.ledger import log
-from flaxformer.ledger.judge import Evidence, judge
+from flaxformer.ledger.judge import AttemptEvidence, judge
 from flaxformer.ledger.log import AnyEntry, Attempt, Begun, Confirmation, Decision
 from flaxformer.store.store import Store
 from flaxformer.system import digests
@@ -38,7 +38,7 @@ class JudgedAttempt:
 
     entry: Attempt
     decision: Decision | None
-    evidence: Evidence
+    evidence: AttemptEvidence
     seconds: float
     """Seconds of training of its runs."""
     flops: float
@@ -50,7 +50,7 @@ class JudgedAttempt:
         return self.entry.number
 
     @property
-    def verdict(self) -> log.Verdict | None:
+    def verdict(self) -> log.AttemptVerdict | None:
         """The recorded verdict; None while there is none."""
         return None if self.decision is None else self.decision.verdict
 
@@ -64,7 +64,7 @@ class LedgerResults:
     entries: Sequence[AnyEntry]
     attempts: Sequence[JudgedAttempt]
     faults: Sequence[str]
-    """What was changed, removed or copied after it was written; verdicts are doubtful with any."""
+    """Changes, removals and copies after the folder was written; verdicts are doubtful with any."""
 
     @property
     def kept(self) -> list[JudgedAttempt]:

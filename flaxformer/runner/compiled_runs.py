@@ -4,7 +4,6 @@ import collections
 import contextlib
 import threading
 from collections.abc import Hashable, Iterator
-from typing import Any
 
 import jax
 
@@ -12,6 +11,7 @@ from flaxformer.model.layout import Layout
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.run import Run
+from flaxformer.training.run_functions import DiagnoseNext, MeasureParams
 
 _lock = threading.Lock()
 _kept: "collections.OrderedDict[Hashable, CompiledRun]" = collections.OrderedDict()
@@ -34,15 +34,23 @@ def keeping_compiled_runs(most: int = 4) -> Iterator[None]:
         _remove_oldest()
 
 
-def compiled_run(run: Run, device_group: DeviceGroup, layout: Layout, **options: Any) -> CompiledRun:
-    """Return the compiled run of a structure: a kept one, or a new one; see `CompiledRun` for the options."""
+def compiled_run(
+    run: Run,
+    device_group: DeviceGroup,
+    layout: Layout,
+    *,
+    stack_size: int,
+    measure: MeasureParams | None,
+    diagnose: DiagnoseNext | None,
+) -> CompiledRun:
+    """Return the compiled run of a structure: a kept one, or a new one; see `CompiledRun` for the arguments."""
     program = run.without_init
-    key = (jax.tree.structure(program), run.init is None, device_group, layout, *sorted(options.items()))
+    key = jax.tree.structure(program), run.init is None, device_group, layout, stack_size, measure, diagnose
     with _lock:
         if key in _kept:
             _kept.move_to_end(key)
             return _kept[key]
-    compiled = CompiledRun(program, device_group, layout, **options)
+    compiled = CompiledRun(program, device_group, layout, stack_size=stack_size, measure=measure, diagnose=diagnose)
     with _lock:
         if _most:
             _kept[key] = compiled

@@ -55,7 +55,7 @@ def test_a_new_run_is_a_job_that_trains_and_generates(tmp_path, monkeypatch, cap
     assert capsys.readouterr().out.startswith("def ")
 
 
-def test_a_new_ledger_is_declared_and_its_agent_is_told_its_name(tmp_path, monkeypatch, capsys):
+def test_a_new_ledger_is_declared_and_its_agent_knows_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "ledger", "my_recipe"]) == 0
     assert main(["new", "agent", "my_recipe"]) == 0

@@ -57,7 +57,7 @@ def test_a_change_that_helps_is_kept_and_one_that_hurts_is_dropped(finished):
 
 
 @pytest.mark.long
-def test_the_folder_tells_all(finished):
+def test_the_folder_has_all_results(finished):
     root, _ = finished
     results = read_ledger(root)
     assert results.faults == []

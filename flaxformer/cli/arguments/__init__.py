@@ -1,6 +1,6 @@
 """Arguments of every command: all that `--help` shows. No module here imports JAX, so that help is shown at once."""
 
-from flaxformer.cli.arguments.improvements import Improve, Noise
+from flaxformer.cli.arguments.improvements import Improve, MeasureNoise
 from flaxformer.cli.arguments.runs import Generate, Prepare, Train
 from flaxformer.cli.arguments.studies import (
     Compare,
@@ -19,7 +19,7 @@ COMMANDS: dict[str, type] = {
     "new": New,
     "catalog": Catalog,
     "check": Check,
-    "noise": Noise,
+    "noise": MeasureNoise,
     "plan": Plan,
     "declare": Declare,
     "run": RunStudy,

@@ -10,7 +10,7 @@ from flaxformer.cli.arguments.options import Overrides, SeedsOption, TrustCode, 
 
 
 @dataclasses.dataclass(frozen=True)
-class Noise:
+class MeasureNoise:
     """Measure the noise floor of a run: which effects so many seeds can show.
 
     It trains the run over seeds, with every source of randomness varied alone, and with a small change.
