@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def main(arguments: Check, console: Console) -> int:
     if jax.config.values["jax_num_cpu_devices"] < 2:
         with contextlib.suppress(RuntimeError):  # JAX has started: its devices stay as they are
             jax.config.update("jax_num_cpu_devices", 2)
+    if arguments.json:
+        return _print_json(arguments)
     violations: list[tuple[str, Result]] = []
     for name, run in distinct_models(runs_of(arguments)):
         check_memory(run, name)
@@ -44,6 +47,19 @@ def main(arguments: Check, console: Console) -> int:
         console.print(Text.assemble(*_how_to_repair(violations)), soft_wrap=True)
         console.print(_how_to_exempt([result.law for _, result in violations]), highlight=False, soft_wrap=True)
     return FAILED if violations else 0
+
+
+def _print_json(arguments: Check) -> int:
+    """Print an object per model and law, one per line, as soon as it is known."""
+    is_violated = False
+    for name, run in distinct_models(runs_of(arguments)):
+        check_memory(run, name)
+        for result in check_subject(Subject(run.without_init), arguments.laws):
+            is_violated |= result.finding.is_violated
+            row = {"model": name, "law": result.law, "verdict": result.finding.verdict, "words": result.finding.words}
+            print(json.dumps(row | {"seconds": round(result.seconds, 3)}, ensure_ascii=False), flush=True)
+        jax.clear_caches()
+    return FAILED if is_violated else 0
 
 
 def _check(arguments: Check, console: Console, run: Run) -> list[Result]:

@@ -1,7 +1,5 @@
 """The command `flaxformer improve FILE`."""
 
-import json
-import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +13,7 @@ from flaxformer.jobs.progress import Totals, follow
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.improve import Looked, OpenLedger
 from flaxformer.ledger.log import Attempt
-from flaxformer.ledger.page import as_json, evidence_line, write_page
+from flaxformer.ledger.page import evidence_line
 from flaxformer.runner.events import Compiling, Event, Message
 from flaxformer.runner.execution import Execution
 from flaxformer.study.load import load
@@ -31,7 +29,7 @@ def main(arguments: Improve, console: Console) -> int:
     ledger = load(arguments.file, "ledger", Ledger).in_file(find_experiment(arguments.file))
     root = arguments.output or Path("runs") / ledger.name
     opened = OpenLedger(ledger, root, Execution(devices=arguments.devices), arguments.trust_code)
-    shown = Console(file=sys.stderr, quiet=True) if arguments.json else console
+    shown = Console(quiet=True) if arguments.json else console
     failed = 0
     if arguments.withdraw:
         opened.withdraw()
@@ -40,11 +38,7 @@ def main(arguments: Improve, console: Console) -> int:
     else:
         failed = _attempt(arguments, opened, shown)
     results = opened.results()
-    if arguments.json:
-        write_page(results)
-        print(json.dumps(as_json(results), indent=1, ensure_ascii=False))
-    else:
-        show_ledger(results, console)
+    show_ledger(results, console, arguments.json)
     return FAILED if failed else 0
 
 

@@ -1,9 +1,10 @@
 """The command `flaxformer plan FILE`."""
 
 import dataclasses
+import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -32,6 +33,7 @@ from flaxformer.study.evaluation_data import data_limits_of
 from flaxformer.study.program_cost import Cost, cost, slow_decoding
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.study.tracing import check_traces
+from flaxformer.system.digests import JsonObject
 from flaxformer.system.wording import count_of, duration, with_prefix
 from flaxformer.tasks import Task
 from flaxformer.training.flops import uncounted_primitives
@@ -57,7 +59,8 @@ def main(arguments: Plan, console: Console) -> int:
     study, programs = plan.study, plan.groups
     devices = len(execution.device_groups())
     ended = statuses(store_of(study, execution))
-    console.print(Text(study.question, style="bold"))
+    if not arguments.json:
+        console.print(Text(study.question, style="bold"))
     if not any(excess(group.example) for group in programs):
         check_traces(study)
     with console.status("compiling and timing one step of each program"):
@@ -81,6 +84,9 @@ def main(arguments: Plan, console: Console) -> int:
         else f"No claim is declared; the report shows {study.metric} for every arm.",
         *power(study, noise.read(noise.folder_of(store_of(study, execution).root))),
     ]
+    if arguments.json:
+        print(json.dumps(_as_json(study, planned, lines), indent=1, ensure_ascii=False))
+        return 0
     for line in lines:
         console.print(line, highlight=False)
     show_data(study.baseline.task, console)
@@ -93,6 +99,35 @@ def main(arguments: Plan, console: Console) -> int:
         console.print()
         console.print(fit_width(remat_table(study.baseline), console.width))
     return 0
+
+
+def _as_json(study: Study, planned: Sequence[Planned], lines: Sequence[str]) -> JsonObject:
+    """Return a plan as plain data; seconds that are unknown are None."""
+    programs = [
+        {
+            "program": program.group.name,
+            "runs": len(program.group.trials),
+            "left": program.left,
+            "seconds": program.seconds if math.isfinite(program.seconds) else None,
+            "flops_per_step": program.cost.flops_per_step if not program.cost.excess else None,
+            "too_large": program.cost.excess or None,
+        }
+        for program in planned
+    ]
+    seconds = sum(program.seconds for program in planned)
+    return {
+        "format": 1,
+        "study": study.name,
+        "question": study.question,
+        "metric": study.metric,
+        "arms": [arm.name for arm in study.arms()],
+        "seeds": list(study.seeds),
+        "claims": [claim.text for claim in study.claims],
+        "programs": programs,
+        "left": sum(program.left for program in planned),
+        "seconds": seconds if math.isfinite(seconds) else None,
+        "lines": list(lines),
+    }
 
 
 def power(study: Study, floor: noise.Noise | None) -> Iterator[str]:

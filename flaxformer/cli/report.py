@@ -10,20 +10,25 @@ from flaxformer.ledger.reading import is_ledger, read_ledger
 from flaxformer.report import index, terminal
 from flaxformer.report.job import is_job
 from flaxformer.store.store import Store
+from flaxformer.system.errors import UserError
 
 
 def main(arguments: Report, console: Console) -> int:
     """Write the report of a study, a job or a ledger, or those of all studies in a folder with an index page."""
     folder = arguments.directory
     if is_ledger(folder):
-        show_ledger(read_ledger(folder), console)
+        show_ledger(read_ledger(folder), console, arguments.json)
         return 0
+    if is_job(folder) and arguments.json:
+        raise UserError(f"--json with {folder}, a training job; expected 'flaxformer status {folder} --json'")
     if is_job(folder):
         show_job(folder, console)
         return 0
     if os.path.lexists(folder / "study.json") or not index.stores(folder):
-        show_report(Store(folder), console, arguments.full)
+        show_report(Store(folder), console, arguments.full, arguments.json)
         return 0
+    if arguments.json:
+        raise UserError(f"--json with {folder}, which holds several studies; expected the folder of one")
     from flaxformer.claims.record import holds_claims  # here, since a single report needs no JAX
     from flaxformer.claims.table import rewrite
 

@@ -16,11 +16,14 @@ from flaxformer.runner.events import Finished
 from flaxformer.runner.launch import plan_of, run_plan
 from flaxformer.runner.launchers import Share
 from flaxformer.study.plan import StudyPlan
+from flaxformer.system.errors import UserError
 
 
 def main(arguments: RunStudy, console: Console) -> int:
     """Train the missing runs, then write and show the report."""
     check_options(arguments)
+    if arguments.json and (arguments.launcher or arguments.share):
+        raise UserError("--json stands beside --launcher or --share; expected 'report DIR --json' after them")
     trackers.check(arguments.track)
     if arguments.launcher is not None:
         return launch_workers(arguments, *load(arguments), console)
@@ -37,12 +40,13 @@ def main(arguments: RunStudy, console: Console) -> int:
         failed = [isinstance(event, Finished) and event.row["status"] == "failed" for event in events]
         return FAILED if any(failed) else 0
     store, lines, totals = begin(plan, execution, only, retry, on_code_change)
-    for line in lines:
+    for line in lines if not arguments.json else ():
         console.print(line, highlight=False, soft_wrap=True)
+    console = Console(quiet=True) if arguments.json else console
     failures = follow(track(events, store, arguments.track), console, totals)
     if arguments.share is not None:  # the launcher shows the report of all shares
         return FAILED if failures else 0
-    return exit_code(show_report(store, console, arguments.full), console)
+    return exit_code(show_report(store, console, arguments.full, arguments.json), console)
 
 
 def _names_of_share(text: str | None, plan: StudyPlan) -> list[str] | None:

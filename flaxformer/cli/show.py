@@ -1,5 +1,6 @@
 """Output that commands for studies share: the report, paths, damaged files and failed runs."""
 
+import json
 from pathlib import Path
 
 from rich.console import Console
@@ -13,8 +14,14 @@ from flaxformer.store.store import Store, read_lines
 from flaxformer.system.wording import count_of
 
 
-def show_report(store: Store, console: Console, is_full: bool = False) -> int:
-    """Write the report's files, and print the answer, or with `is_full` all that a terminal shows of the report.
+def show_report(store: Store, console: Console, is_full: bool = False, as_json: bool = False) -> int:
+    """Write the report's files, and print the answer.
+
+    Args:
+      store: the study's folder.
+      console: the terminal.
+      is_full: print all that a terminal shows of the report.
+      as_json: print the answer as one object of JSON, on standard output, and nothing else.
 
     Returns:
       The number of runs that failed.
@@ -23,6 +30,12 @@ def show_report(store: Store, console: Console, is_full: bool = False) -> int:
     from flaxformer.report.write import report_path, write
 
     analysis = write(store)
+    if as_json:
+        from flaxformer.report.as_json import study_json
+
+        answer = study_json(analysis, store.root, overrides_of(read_lines(store.root / LAUNCHES)))
+        print(json.dumps(answer, indent=1, ensure_ascii=False))
+        return len(analysis.failed_runs)
     console.print()
     if is_full:
         terminal.show(console, analysis)
@@ -51,12 +64,15 @@ def show_job(folder: Path, console: Console) -> None:
     show_paths(console, {"Report": folder / "report.html"})
 
 
-def show_ledger(results: LedgerResults, console: Console) -> None:
-    """Write the page of a ledger, and print its answer, the last attempts, and what limits them."""
-    from flaxformer.ledger.page import describe, write_page
+def show_ledger(results: LedgerResults, console: Console, as_json: bool = False) -> None:
+    """Write the page of a ledger, and print its answer, the last attempts, and what limits them; or its JSON alone."""
+    from flaxformer.ledger import page as ledger_page
 
-    page = write_page(results)
-    for line in describe(results):
+    page = ledger_page.write_page(results)
+    if as_json:
+        print(json.dumps(ledger_page.as_json(results), indent=1, ensure_ascii=False))
+        return
+    for line in ledger_page.describe(results):
         console.print(line, highlight=False, markup=False)
     console.print()
     show_paths(console, {"Report": page})

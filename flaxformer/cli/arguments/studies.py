@@ -85,6 +85,7 @@ class Plan(StudyArguments):
     """
 
     weights: Annotated[bool, flag("also list the weights of the baseline's model")] = False
+    json: Annotated[bool, flag("print the plan as JSON, and nothing else")] = False
     remat: Annotated[bool, flag("also list the memory of the baseline's step under every training.remat")] = False
     target: Annotated[
         str | None, option("NAME", "this machine", "accelerators: h200x8, h100, a100-80, b200, v5e-2x4, v5p-4x4x4, …")
@@ -130,6 +131,7 @@ class RunStudy(LauncherArguments, StudyArguments):
 
     retry_failed: Annotated[bool, flag("also train the failed runs again")] = False
     full: Full = False
+    json: Annotated[bool, flag("print the answer as JSON at the end, and nothing else")] = False
     on_error: Annotated[ON_ERROR, option("continue|stop", "continue", "what to do when a run fails")] = "continue"
     on_code_change: CodeChangeOption = "refuse"
     track: Track = ()
@@ -164,11 +166,13 @@ class Report:
     Examples:
       flaxformer report runs/study
       flaxformer report runs/study --full
+      flaxformer report runs/study --json
       flaxformer report runs
     """
 
     directory: Output
     full: Full = False
+    json: Annotated[bool, flag("print the answer of a study or a ledger as JSON, and nothing else")] = False
 
 
 @dataclasses.dataclass(frozen=True)

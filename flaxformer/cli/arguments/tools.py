@@ -75,6 +75,7 @@ class Check:
     laws: Annotated[
         tuple[str, ...], option("NAME …", "all", "check only these laws, by the names in the first column")
     ] = ()
+    json: Annotated[bool, flag("print a JSON object per model and law, one per line, and nothing else")] = False
 
 
 @dataclasses.dataclass(frozen=True)
