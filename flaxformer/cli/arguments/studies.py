@@ -150,11 +150,16 @@ class Status:
       flaxformer status runs/study
       flaxformer status runs/study --watch
       flaxformer status runs/study --json
+      flaxformer status runs/study --serve 8000
     """
 
     directory: Output
     watch: Annotated[bool, flag("show the progress and the current estimates until all runs are done")] = False
     json: Annotated[bool, flag("print JSON, with the names of the runs that have no result")] = False
+    serve: Annotated[
+        int | None,
+        option("PORT", "none; 0 for a free one", "serve a page that refreshes itself, to this machine alone"),
+    ] = None
 
 
 @dataclasses.dataclass(frozen=True)
