@@ -116,6 +116,7 @@ def test_nn_does_not_import_configs():
     )
 
 
+@pytest.mark.long
 def test_no_import_starts_jax():
     """The number of devices of a CPU and the processes of a cluster are set after imports, and before JAX starts."""
     names = sorted(name for path in MODULES if (name := module_name(path)) and not name.endswith("__main__"))

@@ -398,7 +398,7 @@ def equal(one, other):
     return all(np.array_equal(x, y) for x, y in zip(one, other, strict=True))
 
 
-@pytest.mark.every(2, "long")
+@pytest.mark.every(4, "long")
 @pytest.mark.every(4)
 @pytest.mark.parametrize(("base", "change"), CASES)
 def test_every_field_changes_the_result(base, change):

@@ -165,6 +165,7 @@ def test_the_same_declaration_adds_no_entry(tmp_path):
     assert [claim["text"] for claim in entry["claims"]] == [HIGH.text]
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("reader", ["report", "status", "compare", "flaxformer.results"])
 def test_whatever_shows_unfinished_results_records_an_interim_analysis(tmp_path, reader):
     store = fill(tmp_path, study(HIGH), loss)

@@ -78,7 +78,7 @@ def shown(analysis):
     return text.getvalue()
 
 
-@pytest.mark.every(2, "long")
+@pytest.mark.every(4, "long")
 @pytest.mark.parametrize("lost", NOT_FINITE)
 def test_a_metric_of_a_sound_run_that_is_not_finite_is_no_score_and_its_seeds_are_named_everywhere(tmp_path, lost):
     store = fill(tmp_path, scored(), lambda trial: value(trial, lost))
@@ -100,7 +100,7 @@ def test_a_metric_of_a_sound_run_that_is_not_finite_is_no_score_and_its_seeds_ar
         assert limit in text
 
 
-@pytest.mark.every(2, "long")
+@pytest.mark.every(4, "long")
 @pytest.mark.parametrize("lost", NOT_FINITE)
 def test_an_arm_without_any_finite_value_has_no_verdict_and_the_reason_is_given(tmp_path, lost):
     analysis = write(fill(tmp_path, scored(), lambda trial: value(trial, lost, range(8))))

@@ -61,6 +61,7 @@ def test_the_effect_beyond_the_sizes_is_paired_by_seed(tmp_path):
     assert effect.crossings == ()
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("noise", [0.002, 0.01])
 def test_a_crossing_inside_the_sizes_has_an_interval_around_it(tmp_path, noise):
     laws = {"pre": (1.0, 2.0, 0.4), "post": (1.3, 1.5, 0.4)}

@@ -11,6 +11,7 @@ from flaxformer.catalog import BlockSelection
 from flaxformer.system.errors import UserError
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("key_value_heads", [None, 1])
 @pytest.mark.parametrize(("block", "selected"), [(2, 1), (2, 2), (3, 2), (1, 3)])
 def test_block_selection_equals_its_rule(block, selected, key_value_heads):

@@ -65,6 +65,7 @@ def test_no_two_files_define_a_class_of_one_name():
     assert len(names) == len(set(names))
 
 
+@pytest.mark.every(5, "long")
 @pytest.mark.every(5)
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_has_a_training_step(arm):
@@ -80,6 +81,7 @@ def test_every_arm_has_a_training_step(arm):
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), begun)
 
 
+@pytest.mark.every(5, "long")
 @pytest.mark.every(5)
 @pytest.mark.parametrize("arm", ARMS)
 def test_cached_decoding_is_the_full_pass(arm):

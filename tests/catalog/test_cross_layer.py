@@ -49,6 +49,7 @@ def reference(params, x, every):
     return x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [1, 2, 4])
 def test_layers_of_a_group_read_the_keys_and_values_of_its_first(every):
     config = model_of(every)

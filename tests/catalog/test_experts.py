@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from mechanisms import weights_of
 from references import assert_equal, context_of, drawn
 
@@ -47,6 +48,7 @@ def largest(scores, count):
     return scores >= jnp.sort(scores)[-count]
 
 
+@pytest.mark.long
 def test_shared_experts_equal_their_equation():
     component = SharedExperts(experts=E, active=2, shared=2, d_ff=F)
 
@@ -65,6 +67,7 @@ def test_shared_experts_equal_their_equation():
     np.testing.assert_allclose(aux.losses["balance"], 0.01 * (f * p.mean(0)).sum(), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_clipped_experts_equal_their_equation():
     component = ClippedExperts(experts=E, active=2, d_ff=F, alpha=1.3, limit=0.8)
 
@@ -140,6 +143,7 @@ def test_loss_free_balancing_equals_its_equation():
     np.testing.assert_allclose(aux.weights["bias"], expected, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_product_key_memory_equals_a_loop_over_all_keys():
     component = ProductKeyMemory(queries=2, keys=5, active=3, half=2)
 

@@ -20,6 +20,7 @@ from flaxformer.model import apply, init
 MODEL = ModelConfig(layers=4, d_model=16, attention=Attention(heads=8))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("label", variants("hybrid_layers"))
 def test_a_hybrid_is_its_blocks_one_after_another(label):
     model = replace_at(

@@ -45,6 +45,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("arm", EXPECTED)
 def test_standard_deviation_of_each_matrix(arm):
     _, _, weights = of_arm(arm)

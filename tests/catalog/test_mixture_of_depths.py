@@ -41,6 +41,7 @@ def block(w, x, chosen, score):
     return jnp.stack([rows[t] for t in range(T)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("capacity", [0.1, 0.5, 1.0])
 def test_a_block_computes_the_tokens_of_the_highest_scores(capacity):
     routed = Block(attention=RoutedAttention(heads=N, capacity=capacity), feed_forward=RoutedNetwork)

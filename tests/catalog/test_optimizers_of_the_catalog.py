@@ -48,6 +48,7 @@ def random_like(tree):
     return jax.tree.map(lambda x: jnp.asarray(dice.standard_normal(x.shape), jnp.float32), tree)
 
 
+@pytest.mark.every(4, "long")
 @pytest.mark.parametrize("kind", [AdamW, Lion, Muon, NorMuon])
 def test_cautious_weight_decay_equals_its_equation(kind):
     params = random_like(model())
@@ -65,6 +66,7 @@ def test_cautious_weight_decay_equals_its_equation(kind):
     np.testing.assert_array_equal(decayed.blocks[1].feed_forward.up_bias, direction.blocks[1].feed_forward.up_bias)
 
 
+@pytest.mark.long
 def test_nor_muon_equals_its_equation():
     params = random_like(model())
     muon, normalised = Muon().direction(), NorMuon().direction()

@@ -82,6 +82,7 @@ def kerple_power(own, t, s, head):
 BIASES = [(Fire(hidden=4, initial_length=3.0), fire), (KerpleLog(), kerple_log), (KerplePower(), kerple_power)]
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("second", [(2.5, 0.004), (1.3, 0.6)])
 @pytest.mark.parametrize(("scheme", "equation"), BIASES, ids=lambda x: getattr(x, "__name__", ""))
 def test_biases_equal_their_equations(scheme, equation, second):

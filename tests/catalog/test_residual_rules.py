@@ -91,6 +91,7 @@ def manifold_weights(rule):
     return of_branches(rule, **maps, **biases, pre_scale=(), post_scale=(), mix_scale=())
 
 
+@pytest.mark.long
 def test_manifold_hyper_connections_equal_their_equation():
     rule = ManifoldHyperConnections(streams=N, iterations=3)
 
@@ -118,6 +119,7 @@ def test_manifold_hyper_connections_keep_the_sum_of_the_streams():
     np.testing.assert_allclose(mixed.sum(1), stream.sum(1), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("layers", [1, 4, 5])
 def test_unet_skips_equal_their_equation(layers):
     rule, maps = UNetSkips(), drawn(maps=(2 * layers, D, D))["maps"]

@@ -98,6 +98,7 @@ def states(request):
     return {layout: state(layout) for layout in LAYOUTS}
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(2)
 @pytest.mark.parametrize("writer", LAYOUTS)
 def test_each_layout_reads_checkpoints_of_the_other(states, tmp_path, writer):

@@ -196,7 +196,7 @@ def perform(action, trial, trust, capsys):
     return err
 
 
-@pytest.mark.every(8, "long")
+@pytest.mark.every(32, "long")
 @pytest.mark.parametrize("change", [None, rename, lose_a_field], ids=lambda one: getattr(one, "__name__", "as written"))
 @pytest.mark.parametrize("name", [*NEEDED, *ALWAYS, *NEVER, *REFUSED])
 def test_no_code_of_a_folder_is_executed_without_trust(foreign, capsys, name, change):
@@ -213,7 +213,7 @@ def test_no_code_of_a_folder_is_executed_without_trust(foreign, capsys, name, ch
         assert all(word in message for word in (folder, "--trust-code", "trust_code=True", why)), message
 
 
-@pytest.mark.every(4, "long")
+@pytest.mark.every(12, "long")
 @pytest.mark.parametrize("name", [*NEEDED, *ALWAYS])
 def test_code_of_a_folder_is_executed_with_trust_if_its_digest_is_right(foreign, capsys, name):
     action = {**NEEDED, **ALWAYS}[name]

@@ -518,6 +518,7 @@ def _settings(sequences, length, **changes):
     )
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 def test_a_folder_survives_edits_of_its_study():
     run_state_machine_as_test(Edits, settings=_settings(SEQUENCES, LENGTH, derandomize=True, phases=(Phase.generate,)))

@@ -186,7 +186,7 @@ def cases():
             yield pytest.param(command, path, kind, marks=marks)
 
 
-@pytest.mark.every(11, "long")
+@pytest.mark.every(55, "long")
 @pytest.mark.parametrize(("command", "path", "kind"), list(cases()))
 def test_a_link_where_a_command_writes_is_one_message(finished, place, capsys, monkeypatch, command, path, kind):
     monkeypatch.setattr("flaxformer.cli.bench.datetime.datetime", Clock)

@@ -41,6 +41,7 @@ def test_a_new_file_declares_a_study_that_trains(tmp_path, monkeypatch, capsys, 
     assert "KIND" not in text
 
 
+@pytest.mark.long
 def test_a_new_run_is_a_job_that_trains_and_generates(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "run", "my_model"]) == 0
@@ -70,6 +71,7 @@ def test_a_new_ledger_is_declared_and_its_agent_knows_its_name(tmp_path, monkeyp
     assert options <= {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Improve)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", COMPONENTS)
 def test_a_component_of_each_kind_keeps_the_laws(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)

@@ -129,6 +129,7 @@ def test_every_attempt_is_listed_in_the_report_of_the_first_folder(quick_command
             assert f"(high is better than low: {verdicts[seeds]})" in text.replace("\\", "")
 
 
+@pytest.mark.long
 def test_an_attempt_that_is_interrupted_is_listed(quick_command, tmp_path, monkeypatch):
     def interrupted(*arguments):
         raise UserError("the machine is gone")

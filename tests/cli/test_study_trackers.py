@@ -108,6 +108,7 @@ class Recorded:
         pass
 
 
+@pytest.mark.long
 def test_trials_are_grouped_by_study_and_arm_with_their_recipe(trained, monkeypatch):
     monkeypatch.setattr(Recorded, "made", ())
     monkeypatch.setitem(trackers.BACKENDS, "wandb", Recorded)

@@ -47,6 +47,7 @@ def call(capsys, *words):
     return code, " ".join(out.split()), " ".join(err.split())
 
 
+@pytest.mark.long
 def test_a_run_continues_what_was_declared(finished):
     folder, declared = finished
     log = declaration_log.read(Store(folder / "out"))

@@ -80,6 +80,7 @@ def test_sound_rows_of_every_kind_are_equal(folders, capsys, kind, number):
     assert (code, "bitwise equal" in text) == (0, True), text
 
 
+@pytest.mark.long
 def test_the_kinds_are_what_they_are_called(folders):
     rows = {kind: list(store.rows().values()) for kind, store in folders.items()}
     assert {row.group_size for row in rows["group"]} == {4}

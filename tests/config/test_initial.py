@@ -69,6 +69,7 @@ def drawn(config, seed=0):
     return {path_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("residual", [Residual(), DeepNorm()], ids=["plain", "DeepNorm"])
 @pytest.mark.parametrize("width", [None, 10], ids=["standard", "muP"])

@@ -65,7 +65,10 @@ def test_an_integer_for_a_float_field_gives_the_same_canonical_text():
         (lambda: ModelConfig(norm="psot"), "ModelConfig.norm is 'psot'; did you mean 'post'"),
         (lambda: ModelConfig(norm=RMSNorm()), "ModelConfig.norm is RMSNorm.*; expected NormPlacement"),
         (lambda: ModelConfig(feed_forward=RMSNorm()), "is RMSNorm.*; expected .*Dense.*Gated.* or another FeedForward"),
-        (lambda: ModelConfig(norm_kind=4), "ModelConfig.norm_kind is 4; expected .*LayerNorm, RMSNorm, BatchNorm"),
+        (
+            lambda: ModelConfig(norm_kind=4),
+            "ModelConfig.norm_kind is 4; expected .*LayerNorm, RMSNorm, ZeroCentredRMSNorm, BatchNorm",
+        ),
         (lambda: ModelConfig(attention=Attention(heads=5)), "attention.heads is 5; expected a divisor of d_model 64"),
         (lambda: Attention(heads=4, key_value_heads=3), "key_value_heads is 3; expected a divisor of heads 4"),
         (lambda: ModelConfig(dropout=1), "dropout is 1.0; expected a number below 1"),

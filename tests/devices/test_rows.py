@@ -85,6 +85,7 @@ def test_a_batch_that_the_mesh_does_not_divide_is_decoded(mesh):
     np.testing.assert_array_equal(three.tokens, one.tokens)
 
 
+@pytest.mark.long
 def test_a_stream_gives_the_tokens_of_generate(mesh):
     params, asked = weights("decoder"), DRAWN | {"steps": STEPS}
     one = generate(params, DECODER, PROMPT, **asked)

@@ -262,6 +262,7 @@ def test_fsdp_gathers_weights_and_leaves_activations_where_they_are():
     assert set(found) <= {"all-gather", "all-reduce", "reduce-scatter", "all-to-all"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", [None, Devices(tensor=2)], ids=name_of)
 def test_a_checkpoint_of_one_mesh_is_restored_onto_another_bit_for_bit(tmp_path, target):
     state, *_ = spread("decoder", Devices(fsdp=2))

@@ -66,6 +66,7 @@ def test_norms_of_gradient_weights_and_update_equal_float64_loops(name):
     close(found.loss, metrics["loss"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "decoder" else pytest.mark.slow) for name in MODELS]
 )

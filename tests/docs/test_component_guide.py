@@ -140,6 +140,7 @@ def test_each_model_trains_and_decodes_to_the_outputs_of_the_whole_sequence(name
         assert aux.losses["blocks/feed_forward/balance"] > 0
 
 
+@pytest.mark.long
 def test_the_cross_attention_trains_and_decodes():
     config = page()["translator"].replace(vocabulary=V, d_model=D)
     config = config.replace(encoder=config.encoder.replace(vocabulary=V, d_model=D))

@@ -160,6 +160,7 @@ def command_lines():
     ]
 
 
+@pytest.mark.long
 def test_every_command_is_one_that_the_command_line_takes(folder, finished, monkeypatch):
     monkeypatch.chdir(folder)
     for page, line in command_lines():

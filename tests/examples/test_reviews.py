@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from flaxformer import cli
 
 ROOT = Path(__file__).parents[2]
@@ -14,6 +16,7 @@ def test_the_page_shows_the_example():
     assert "\n".join((ROOT / "examples" / "reviews.csv").read_text().splitlines()[:2]) in PAGE
 
 
+@pytest.mark.long
 def test_every_step_of_the_page_runs(tmp_path, monkeypatch, capsys):
     """Its Python too, after the study that it reads; with few steps, and on one seed."""
     for name in ("reviews.csv", "reviews.py"):

@@ -85,6 +85,7 @@ def trained(config, key):
 # --- NNX: models ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(2)
 @families
 def test_nnx_module_equals_the_pure_function(name, mode):
@@ -242,6 +243,7 @@ def test_initialisation_maps_over_seeds(mode):
     np.testing.assert_allclose(outputs[1], apply(second, config, TOKENS), atol=1e-4)
 
 
+@pytest.mark.every(2, "long")
 def test_scanned_layers_keep_their_layout(mode):
     config = DECODER.replace(layers=2)
     module = in_nnx.Decoder.from_params(config, with_layout(weights(config), "scanned"))
@@ -305,6 +307,7 @@ def check_own(output, after, key):
     assert (np.abs(output - apply(weights(OWN), OWN, TOKENS)) > 1e-3).any()
 
 
+@pytest.mark.every(2, "long")
 def test_nnx_supports_user_components(mode):
     module = holding(OWN, rngs=nnx.Rngs(dropout=4))
     np.testing.assert_array_equal(module(TOKENS), apply(weights(OWN), OWN, TOKENS))

@@ -200,6 +200,7 @@ def test_weights_may_be_split_into_several_files(tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_weights_of_16_bits_are_kept_on_request(dtype, tmp_path):
     config, params = loaded("llama")

@@ -55,6 +55,7 @@ def test_every_family_has_golden_files():
     assert {*CASES} == {*FAMILIES} - {"gpt2", "bert", "t5", "bart"}
 
 
+@pytest.mark.every(5, "long")
 @pytest.mark.parametrize("case", CASES)
 def test_logits_equal_those_of_transformers(case):
     config, params = loaded(case)
@@ -65,6 +66,7 @@ def test_logits_equal_those_of_transformers(case):
     np.testing.assert_allclose(np.asarray(logits)[valid], wanted["logits"][valid], rtol=3e-5, atol=3e-5)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(4)
 @pytest.mark.parametrize("case", [case for case in CASES if case not in ("roberta", "distilbert", "vit")])
 def test_greedy_tokens_equal_those_of_transformers(case):

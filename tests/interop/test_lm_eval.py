@@ -83,6 +83,7 @@ def test_log_likelihoods_are_those_of_one_text_at_a_time(scorer):
         assert own.is_greedy == all(logs[t - 1].argmax() == tokens[t] for t in places)
 
 
+@pytest.mark.long
 def test_the_most_likely_token_is_greedy_and_no_other_is(scorer):
     greedy = {text: int(log_probabilities(scorer.params, list(text.encode()))[-1].argmax()) for text in "abcdefghijkl"}
     pairs = [(text, chr(token)) for text, token in greedy.items() if token < 128]  # one byte in UTF-8

@@ -120,7 +120,7 @@ def check_outputs_and_gradients(function, golden, case, inputs):
         close(value, stored[name], err_msg=name)
 
 
-@pytest.mark.every(2, "long")
+@pytest.mark.every(4, "long")
 @pytest.mark.every(11)
 @pytest.mark.parametrize(("place", "bias", "activation"), list(itertools.product(PLACES, BIASES, ("relu", "gelu"))))
 @pytest.mark.parametrize("kind", ["TransformerEncoderLayer", "TransformerDecoderLayer"])
@@ -140,6 +140,7 @@ def test_block_equals_the_torch_layer_under_every_mask(golden, kind, place, bias
     check_outputs_and_gradients(function, golden, f"{kind}/{place}/{bias}/{activation}", inputs)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(5)
 @pytest.mark.parametrize(("place", "bias", "activation"), [("pre", "bias", "relu"), ("post", "no_bias", "gelu")])
 @pytest.mark.parametrize("kind", ["TransformerEncoder", "TransformerDecoder", "Transformer"])

@@ -349,6 +349,7 @@ def test_a_perfect_induction_head_has_the_score_one():
     np.testing.assert_allclose(previous_token(weights, tokens), [0.0])
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("per", ["all", "positions"])
 def test_nothing_can_be_restored_where_both_inputs_have_the_same_metric(model, per):
     """(m − m₀) / 0 is undefined, whatever the numerator: not ±∞, which a mean or a maximum would take."""

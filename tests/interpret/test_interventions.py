@@ -32,6 +32,7 @@ AXES = {
 """Axes of heads and of positions of the activations [2, …] at a point."""
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(3)
 @pytest.mark.parametrize("path", AXES)
 @pytest.mark.parametrize("heads", [None, [0, 2], [-1], 1])

@@ -80,7 +80,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.every(3, "long")
+@pytest.mark.every(6, "long")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_the_file_is_one_message(generate, name):
     text, message = MISTAKES[name]

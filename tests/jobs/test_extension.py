@@ -56,6 +56,7 @@ def test_an_extended_job_equals_an_uninterrupted_one(tmp_path, schedule, resumes
         assert read(former / "log.jsonl")[-1]["kind"] == "test"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", [Cosine(), Linear()], ids=["cosine", "linear"])
 def test_rates_to_another_end_are_refused_unless_asked_for(tmp_path, schedule):
     trained(tmp_path, run_of(12, schedule))
@@ -89,6 +90,7 @@ def test_steps_with_equal_rates_are_counted(schedule, steps):
     assert equal_steps(run_of(12, schedule), 12, 24, 12) == steps
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("change", [{"seed": 4}, {"optimizer.beta2": 0.9}, {"model.d_model": 8}])
 def test_more_steps_and_another_change_are_another_run(tmp_path, change):
     trained(tmp_path, run_of(6, Constant()))
@@ -98,6 +100,7 @@ def test_more_steps_and_another_change_are_another_run(tmp_path, change):
         trained(tmp_path, replace_at(run_of(6, Constant()), {"training.steps": 3, "training.evaluate_every": None}))
 
 
+@pytest.mark.long
 def test_a_finished_job_says_so_at_once_and_compiles_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.py").write_text(FILE)

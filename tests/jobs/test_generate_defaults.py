@@ -1,17 +1,14 @@
 """`generate` without options: as many tokens as fit, at most 200, sampled as in training; greedy on request."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from jobs.small import FILE, TEXT
 
 from flaxformer.checkpoint.weights import read_weights
-from flaxformer.cli import generate as command
 from flaxformer.cli import main
-from flaxformer.cli.arguments import Generate
 from flaxformer.jobs.samples import TEMPERATURE
 from flaxformer.model import Sampling, generate
+from flaxformer.report.loaded_model import most_tokens
 from flaxformer.study.copied_code import load_run
 
 POSITIONS = "positions=LearnedPositions(max_length=12)"
@@ -53,6 +50,7 @@ def expected(job, steps, sampling):
     return bytes(np.asarray(tokens)[0].tolist()).decode(errors="replace")
 
 
+@pytest.mark.long
 def test_the_default_is_what_fits_sampled_as_in_training(job, call):
     code, out, err = call()
     assert (code, err) == (0, b"")
@@ -76,8 +74,5 @@ def test_more_tokens_than_fit_are_refused_with_the_number_that_does(call):
 
 @pytest.mark.parametrize(("length", "prompt", "tokens"), [(None, 5, 200), (1000, 5, 200), (12, 5, 8), (12, 12, 1)])
 def test_the_number_of_tokens_by_the_longest_sequence(length, prompt, tokens):
-    run = type("Run", (), {"model": type("Model", (), {"max_length": length})})
-    arguments = command.for_text(Generate(directory="x"), run, prompt)
-    assert (arguments.tokens, arguments.temperature) == (tokens, TEMPERATURE)
-    beams = command.for_text(Generate(directory="x", beams=2), run, prompt)
-    assert beams == dataclasses.replace(arguments, beams=2, temperature=None)
+    config = type("Model", (), {"max_length": length})
+    assert most_tokens(config, prompt) == tokens

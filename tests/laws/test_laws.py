@@ -70,6 +70,7 @@ def sensitivity(params, config, tokens, given):
     return jnp.abs(jacobian).sum(-1)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(4)
 @grid
 def test_the_gradient_reaches_exactly_the_tokens_that_the_mask_allows(config):
@@ -136,6 +137,7 @@ def with_padding(params, config, tokens, keep):
 LENGTH = 4
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(5)
 @grid
 @pytest.mark.parametrize("side", ["right", "left"])

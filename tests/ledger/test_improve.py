@@ -143,6 +143,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.every(3, "long")
 @pytest.mark.parametrize("case", REFUSED)
 def test_attempts_that_could_fool_are_refused(begun_root, case):
     changes, message = REFUSED[case]

@@ -40,6 +40,7 @@ def drawn(config):
 SCHEMES = [Rotary(base=100.0), Alibi(), RelativeBuckets(buckets=4, max_distance=8), NoPositions()]
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("layout", ["unrolled", "scanned"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: type(scheme).__name__)
 def test_a_scheme_of_every_block_is_that_of_the_model(scheme, layout):
@@ -55,6 +56,7 @@ def test_a_scheme_of_every_block_is_that_of_the_model(scheme, layout):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES[:3], ids=lambda scheme: type(scheme).__name__)
 def test_a_block_alone_has_its_scheme_also_in_decoding(scheme):
     """The first layer has the scheme, and the second has none: the second is the same with the model's NoPositions."""

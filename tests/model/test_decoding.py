@@ -117,6 +117,7 @@ def cached_equals_full(config, layout="unrolled"):
     np.testing.assert_allclose(jnp.concatenate(said, 1), full, rtol=1e-5, atol=1e-5 * max(1, jnp.abs(full).max()))
 
 
+@pytest.mark.long
 @pytest.mark.every(36)
 @pytest.mark.parametrize(
     ("positions", "seen", "place", "kind", "family"),
@@ -151,7 +152,7 @@ PADDED = np.array([[0, 1, 1], [1, 1, 0]], bool)
 FURTHER = [("none", "causal", "encoder-decoder"), ("rotary", "window", "decoder"), ("buckets", "prefix", "decoder")]
 
 
-@pytest.mark.every(2, "long")
+@pytest.mark.every(4, "long")
 @pytest.mark.every(6)
 @pytest.mark.parametrize(
     ("positions", "seen", "family"),

@@ -201,6 +201,7 @@ def test_half_precision_weights_give_a_half_precision_state(config):
 # --- the laws ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(2, "long")
 @cells
 def test_the_gradient_reaches_exactly_the_earlier_tokens(config):
     config = config.replace(inputs=Embeddings())

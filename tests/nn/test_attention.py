@@ -141,6 +141,7 @@ def test_mask_and_bias_broadcast_to_batch_heads_queries_keys(implementation, sha
     np.testing.assert_allclose(run(implementation, q, k, v, jnp.asarray(allowed), bias=bias), expected, atol=3e-6)
 
 
+@pytest.mark.every(2, "long")
 @masks
 @pytest.mark.parametrize(("N", "K"), HEADS)
 def test_auto_equals_jax_nn(mask, N, K):

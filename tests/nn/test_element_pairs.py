@@ -60,6 +60,7 @@ def test_pairs_are_for_large_rows_of_even_length_in_bfloat16_on_a_gpu(monkeypatc
         assert uses_pairs == [fits and is_gpu and dtype == BF16], (shape, dtype, name)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_equal_the_plain_ones(name, biased, gpu):
@@ -104,7 +105,7 @@ def test_an_activation_of_a_user_is_given_whole_rows(gpu, monkeypatch):
     np.testing.assert_array_equal(bits(activate("mine", x, None)), bits(x - x.max(-1, keepdims=True)))
 
 
-@pytest.mark.every(2, "long")
+@pytest.mark.every(4, "long")
 @pytest.mark.parametrize("smoothing", [None, 0.1])
 @pytest.mark.parametrize("batch", [(7,), (3, 5)])
 def test_cross_entropy_equals_the_plain_one(smoothing, batch, gpu):

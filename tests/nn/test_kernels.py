@@ -251,6 +251,7 @@ def test_splash_equals_the_equation(mask, shape, dtype):
     equals_the_reference("splash", *shape, 16, 8, given, dtype, tolerance=3e-5 if dtype == jnp.float32 else 0.03)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("mask", ["packed", "causal lengths"])
 def test_splash_equals_the_equation_with_padding(mask):
     equals_the_reference("splash", 13, 13, 5, 3, masks(13, 13)[mask], cap=1.7)
@@ -259,6 +260,7 @@ def test_splash_equals_the_equation_with_padding(mask):
 CUDNN = ["none", "causal", "causal window", "lengths", "causal lengths"]
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("shape", "widths"), [((7, 7), (5, 3)), ((10, 10), (8, 8)), ((7, 12), (12, 20)), ((8, 5), (8, 8))], ids=str

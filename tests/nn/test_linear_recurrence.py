@@ -15,6 +15,7 @@ def drawn(*shape):
     return np.random.default_rng(sum(shape)).standard_normal(shape)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("chunk", [1, 4, 16])
 @pytest.mark.parametrize(("width", "with_update"), [(1, False), (1, True), (DK, False), (DK, True), (0, True)])
 def test_a_linear_recurrence_in_chunks_is_its_loop(chunk, width, with_update):

@@ -33,6 +33,7 @@ def expected(logits, targets, weights, smoothing):
     return total, count
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(2)
 @pytest.mark.parametrize("batch", [(), (T,), (B, T)])
 @pytest.mark.parametrize("weighted", [False, True])

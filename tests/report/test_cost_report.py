@@ -135,6 +135,7 @@ def test_the_speed_up_of_a_claim_is_that_of_its_arms(deeper):
     assert found.compute_to_baseline.ratio == pytest.approx(one / (two * sum(reached) / 6 / 6), rel=1e-3)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize(
     ("metric", "goal", "has_one"),
     [("validation_loss", None, True), ("validation_accuracy", None, True), ("score", None, False)],

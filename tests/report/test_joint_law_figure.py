@@ -19,6 +19,7 @@ def store(tmp_path_factory):
     return fill(tmp_path_factory.mktemp("grid"), sized(**grid_study(axes=(NORM,))), joint_scores())
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("width", [COLUMN, PAGE])
 def test_the_figure_has_a_panel_per_arm_and_a_line_per_number_of_parameters(store, width):
     analysis = analyse(store)

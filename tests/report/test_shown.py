@@ -58,6 +58,7 @@ class Tags(HTMLParser):
             assert self.open.pop() == tag
 
 
+@pytest.mark.long
 def test_the_text_is_the_answer_of_the_command(results, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["report", str(results.store.root)]) == 0

@@ -71,6 +71,7 @@ def test_a_row_has_identity_labels_and_curves(whole):
         assert (len(row["validation_loss_curve"]), len(row["train_loss_curve"])) == (3, 6)
 
 
+@pytest.mark.long
 def test_runs_that_differ_give_results_that_differ(whole):
     assert len({row["validation_loss"] for row in whole(1).values()}) == len(TRIALS)
 

@@ -115,6 +115,7 @@ def test_the_best_is_an_evaluation_with_a_finite_metric(tmp_path, scores, best, 
     assert said == [text] * (best is None)
 
 
+@pytest.mark.long
 def test_no_weights_are_kept_unless_asked_for(tmp_path):
     train(tmp_path)
     assert not (tmp_path / "weights").exists()
@@ -204,7 +205,7 @@ def test_damaged_weights_are_refused(tmp_path):
         found.weights({"rate": "high"})
 
 
-@pytest.mark.every(2, "long")
+@pytest.mark.every(4, "long")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -71,6 +71,7 @@ def trained(root, group=GROUP, stop_at=None, minutes=60.0, **execution):
     return rows, messages, taken
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "stops"),
     [({}, [4, 6]), *(pytest.param(how, [2, 4, 6, 8, 10], marks=pytest.mark.slow) for how in MORE)],

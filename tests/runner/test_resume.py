@@ -217,6 +217,7 @@ def test_a_complete_study_is_not_trained_again(launch, short):
     assert table(short).equals(results)
 
 
+@pytest.mark.long
 def test_the_report_needs_the_folder_alone(launch, short, tmp_path):
     moved = shutil.copytree(short / "runs" / "tiny", tmp_path / "elsewhere")
     made = ["results.parquet", "report.html", "figures"]

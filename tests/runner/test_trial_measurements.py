@@ -115,6 +115,7 @@ def test_an_edited_function_measures_again_and_is_not_mixed(root, edit):
     assert column(root, "size") == {trial: event.values["size"] for trial, event in first.items()}
 
 
+@pytest.mark.long
 def test_a_step_can_be_chosen(root):
     last, first = measured(root, NORM), measured(root, NORM, step=0)
     assert {event.at for event in last.values()} == {6}

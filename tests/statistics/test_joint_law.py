@@ -181,6 +181,7 @@ REASONS = {
 }  # fmt: skip
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.every(2)
 @pytest.mark.parametrize("case", REASONS)
 def test_a_law_that_is_not_identified_has_its_reason(tmp_path, case):

@@ -165,7 +165,7 @@ def check_all_reads(folder):
     return rows
 
 
-@pytest.mark.every(2, "long")
+@pytest.mark.every(4, "long")
 @pytest.mark.every(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_lines_with_any_value_are_rows_or_damage(tmp_path, name):

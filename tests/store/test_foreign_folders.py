@@ -27,6 +27,7 @@ def filled(folder, **changes):
     return fill(folder, tiny(**{"seeds": range(4), "claims": (LOWER,)} | changes), loss)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("text", ["\x1b[31mred", "\x07", "\x7f", "\x9b31m", "\udcff"])
 @pytest.mark.parametrize("place", ["question", "caveats", "claims"])
 def test_a_declaration_with_control_characters_is_refused(tmp_path, text, place):

@@ -235,6 +235,7 @@ def test_a_file_that_does_not_fit_is_refused(file, init, changes, message):
         declaration(Study(name="s", question="q", baseline=own, seeds=SEEDS))
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize(
     ("init", "message"),
     [

@@ -222,6 +222,7 @@ def test_a_study_measures_its_models_at_every_evaluation(measured):
         np.testing.assert_allclose(row["step_size"], {"low": 1e-3, "high": 1e-2}[row["rate"]], rtol=1e-6)
 
 
+@pytest.mark.long
 def test_arms_are_compared_by_what_is_measured(measured):
     _, store = measured
     analysis, rows = analyse(store), store.rows()

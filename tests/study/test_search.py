@@ -388,6 +388,7 @@ def test_rounds_of_suggestions_come_nearer(optuna, monkeypatch, tmp_path):
     assert len(analyse(Store(tmp_path)).arms) == 40
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("events", [4, 7])
 def test_a_search_that_was_stopped_goes_on_with_the_same_suggestions(optuna, monkeypatch, tmp_path, events):
     pretend(monkeypatch, valley)

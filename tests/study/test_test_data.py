@@ -42,6 +42,7 @@ def test_every_finished_run_has_the_scores_of_the_test_data(trained):
         assert not {name for name in row.metrics if name.startswith("initial_test") or name == "initial_loss_se"}
 
 
+@pytest.mark.long
 def test_a_study_can_be_judged_on_the_test_data(trained):
     analysis = analyse(Store(trained))
     assert analysis.arms[0].scores == [row["test_loss"] for row in analysis.arms[0].rows]

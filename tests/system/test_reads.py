@@ -148,7 +148,7 @@ def run(folder, **how):
     return ""
 
 
-@pytest.mark.every(6, "long")
+@pytest.mark.every(18, "long")
 @pytest.mark.parametrize("kind", READS)
 def test_every_kind_of_read_is_recorded(folder, monkeypatch, kind):
     statement, change, named = READS[kind]
@@ -164,6 +164,7 @@ def test_every_kind_of_read_is_recorded(folder, monkeypatch, kind):
     assert "secret" not in "".join(path.read_text() for path in (folder / "out").rglob("*.json*"))
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize("decision", ["keep", "retrain"])
 def test_changed_file_is_accepted_once_it_is_decided(folder, monkeypatch, decision):
     (folder / "cases/01_two.py").write_text(CASE.format(statement=READS["open"][0]))
@@ -182,6 +183,7 @@ def test_changed_file_is_accepted_once_it_is_decided(folder, monkeypatch, decisi
     assert "data.txt (changed)" in run(folder)
 
 
+@pytest.mark.every(2, "long")
 @pytest.mark.parametrize(
     "statement",
     [

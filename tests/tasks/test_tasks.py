@@ -62,6 +62,7 @@ def test_batches_are_pure_functions_of_key_and_step(given):
         assert not np.array_equal(first.inputs, elsewhere.inputs), task
 
 
+@pytest.mark.long
 def test_batches_are_equal_inside_and_outside_a_scan(given):
     tasks = {type(task): (task, batches) for task, batches in given.items()}
     for task, batches in (tasks[Copy], tasks[PairedFiles], tasks[StandardLibrary]):
@@ -103,7 +104,7 @@ def test_shapes_dtypes_and_ranges_agree_with_the_task(given):
         assert batch.source is None or batch.source.shape == (4, 3, task.source_length)
 
 
-@pytest.mark.every(2, "long")
+@pytest.mark.every(6, "long")
 @pytest.mark.every(4)
 @pytest.mark.parametrize("number", range(20))
 def test_every_field_of_a_task_changes_its_data(files, number):

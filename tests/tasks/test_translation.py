@@ -2,6 +2,7 @@
 
 import io
 import signal
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 from tasks.every import WORDS
 
-from flaxformer.checkpoint import write_config
 from flaxformer.cli import main
 from flaxformer.components import Attention, Dense
 from flaxformer.config import ModelConfig
@@ -17,7 +17,9 @@ from flaxformer.data.tokenizer import BYTES, decode_stream
 from flaxformer.jobs import translation
 from flaxformer.jobs.translation import stream_translation, translate
 from flaxformer.model import Sampling, apply, init
+from flaxformer.report.loaded_model import LoadedModel
 from flaxformer.study.load import load
+from flaxformer.study.weights_source import WeightsSource
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import PairedFiles, TextFiles
 from flaxformer.training import Run
@@ -146,16 +148,24 @@ def command(files, tmp_path, monkeypatch, capsys):
         (("--prompt", "a", "--beams", "2", "--temperature", "1"), "expected one way to decode"),
     ],
 )
-def test_invalid_settings_are_refused(command, tmp_path, arguments, message):
-    write_config(tmp_path / "run", load(tmp_path / "tiny.py", "run", Run))
+def test_invalid_settings_are_refused(command, tmp_path, monkeypatch, arguments, message):
+    without_weights(monkeypatch, load(tmp_path / "tiny.py", "run", Run))
     code, _, err = command("generate", "run", *arguments)
     assert code == 2
     assert message in " ".join(err.split())
 
 
-def test_language_model_refuses_an_input_file(command, tmp_path, files):
+def without_weights(monkeypatch, run):
+    """Let the command load a run without any weights, which the checks of its arguments do not read."""
+    Path("run").mkdir()
+    loaded = LoadedModel(WeightsSource(Path("run"), 0), run.model, None, run)
+    monkeypatch.setattr("flaxformer.cli.generate.load", lambda *arguments, **options: loaded)
+
+
+def test_language_model_refuses_an_input_file(command, monkeypatch, files):
     text = TextFiles(path=str(files / "one"), length=8)
-    write_config(tmp_path / "run", Run(model=ModelConfig(layers=1, d_model=8, attention=Attention(heads=2)), task=text))
+    run = Run(model=ModelConfig(layers=1, d_model=8, attention=Attention(heads=2)), task=text)
+    without_weights(monkeypatch, run)
     code, _, err = command("generate", "run", "--input", "in.txt")
     assert code == 2
     assert "input is 'in.txt' with a run that continues a text; expected --prompt" in " ".join(err.split())

@@ -142,6 +142,7 @@ def plateau_run(**changes):
     return Run(model=model, task=TASK, optimizer=optimizer, training=Training(steps=40)).replace(**changes)
 
 
+@pytest.mark.long
 def test_a_schedule_that_sees_the_loss_equals_that_of_optax():
     run = plateau_run()
     state, source = start(run), TASK.load()

@@ -95,7 +95,7 @@ class Same(TokenMixer):
         return x
 
 
-@pytest.mark.every(2, "long")
+@pytest.mark.long
 @pytest.mark.every(3)
 @pytest.mark.parametrize("stack_size", [None, 2])
 @pytest.mark.parametrize("model", [RUN.model, RUN.model.replace(attention=Same(), norm=NO_NORM)], ids=["norms", "none"])

@@ -122,7 +122,7 @@ def gradients(params, seed):
     )
 
 
-@pytest.mark.every(14, "long")
+@pytest.mark.every(28, "long")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     "optimizer",

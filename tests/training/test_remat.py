@@ -65,6 +65,7 @@ def test_values_and_gradients_are_unchanged(name, layout, remat):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-6), plain, again)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("remat", "most"), [("block", 1 / 3), pytest.param("dots", 0.7, marks=slow)])
 def test_a_deep_stack_needs_less_memory(remat, most):
     assert compiled("deep decoder", "scanned", remat)[1] < most * compiled("deep decoder", "scanned", "none")[1]

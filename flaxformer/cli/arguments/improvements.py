@@ -13,7 +13,7 @@ from flaxformer.cli.arguments.options import Overrides, SeedsOption, TrustCode, 
 class MeasureNoise:
     """Measure the noise floor of a run: which effects so many seeds can show.
 
-    It trains the run over seeds, with every source of randomness varied alone, and with a small change.
+    It varies every source of randomness alone, and makes a small change.
 
     `plan` then says which effects a study in the folder beside it finds.
 
@@ -39,14 +39,16 @@ class MeasureNoise:
 class Improve:
     """Try a change of the best recipe so far, and keep it if the evidence suffices.
 
-    The candidate and the best recipe are trained at fresh seeds, pair after pair, until the attempt is decided.
+    Both are trained at fresh seeds, pair after pair, until it is decided.
 
-    Without a change, an attempt that was interrupted goes on; `flaxformer report DIR` writes the page of all attempts.
+    Without a change, an attempt that was interrupted goes on.
+
+    `flaxformer report DIR` writes the page of all attempts.
 
     Examples:
-      flaxformer improve ledger.py optimizer.learning_rate=0.002 --reason "the rate is low"
-      flaxformer improve ledger.py --candidate gated.py --reason "gates help small models"
-      flaxformer improve ledger.py model.norm=post --tune 0.001 0.003 --reason "as published"
+      flaxformer improve ledger.py model.norm=post --reason "as published"
+      flaxformer improve ledger.py --candidate gated.py --reason "gates help"
+      flaxformer improve ledger.py model.layers=3 --tune 0.001 0.003 --reason deep
       flaxformer improve ledger.py --confirm
     """
 

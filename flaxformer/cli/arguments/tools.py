@@ -37,9 +37,9 @@ class Catalog:
 
 @dataclasses.dataclass(frozen=True)
 class New:
-    """Write a commented file to start from: a study, a run, a component, a task or a ledger.
+    """Write a commented file to start from: a study, a run, a component, a ledger, …
 
-    `agent` writes instructions for a program that improves the ledger of this name.
+    `agent` writes instructions for a program that improves the ledger.
 
     Examples:
       flaxformer new study my_study
