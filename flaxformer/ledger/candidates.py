@@ -108,6 +108,19 @@ def check_not_adjusted(ledger: Ledger, changes: Sequence[str]) -> None:
             )
 
 
+def check_held(best: Run, candidate: Run) -> None:
+    """Refuse a candidate that changes what the ledger holds fixed.
+
+    Raises:
+      UserError: the field, and why.
+    """
+    for field in HELD.keys() & changed_fields(best, candidate).keys():
+        raise UserError(
+            f"the candidate changes {field}: {getattr(best, field)!r} -> {getattr(candidate, field)!r}; expected "
+            f"another change, or a ledger of its own: {HELD[field]}"
+        )
+
+
 def check_candidate(best: Run, candidate: Run, rates: Sequence[float] = ()) -> tuple[str, ...]:
     """Return sentences that the reader of an attempt has to know.
 
@@ -117,19 +130,12 @@ def check_candidate(best: Run, candidate: Run, rates: Sequence[float] = ()) -> t
       rates: learning rates among which the candidate's was chosen.
 
     Raises:
-      UserError: nothing differs from the best recipe, or something that the ledger holds fixed does.
+      UserError: nothing differs from the best recipe.
     """
-    changed = changed_fields(best, candidate)
-    if not changed:
+    if not changed_fields(best, candidate):
         raise UserError(
             "the candidate is the best recipe itself; expected a change, such as optimizer.learning_rate=0.002"
         )
-    for field in changed:
-        if field in HELD:
-            raise UserError(
-                f"the candidate changes {field}: {getattr(best, field)!r} -> {getattr(candidate, field)!r}; expected "
-                f"another change, or a ledger of its own: {HELD[field]}"
-            )
     return tuple(_notes(best, candidate, rates))
 
 
@@ -252,14 +258,14 @@ def check_data(plan: StudyPlan, data: str) -> None:
     """Refuse a candidate with other evaluation examples, such as by another tokenizer.
 
     Raises:
-      UserError: the digest of its evaluation examples differs.
+      UserError: the digest of the evaluation examples of an arm differs, or is not known.
     """
-    for label in (BEST, CANDIDATE):
-        declared = plan.declaration.evaluation_data.get(f"{AXIS}={label}")
+    for arm in plan.study.arms():
+        declared = plan.declaration.evaluation_data.get(arm.name)
         if declared is None or declared.digest != data:
             raise UserError(
-                f"the {label} recipe is evaluated on other examples than the ledger's; expected the same evaluation "
-                "data and tokenizer, or a ledger of its own"
+                f"the recipe '{arm.name}' is evaluated on other examples than the ledger's; expected the same "
+                "evaluation data and tokenizer, or a ledger of its own"
             )
 
 

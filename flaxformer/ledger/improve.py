@@ -65,6 +65,8 @@ class OpenLedger:
     """True to execute the copies of candidates' files in the folder, which another process may have written."""
     written: set[str] = dataclasses.field(default_factory=set)
     """Copies that this process has written."""
+    plans: dict[int, StudyPlan] = dataclasses.field(default_factory=dict)
+    """Plans of the attempts that this process has declared."""
 
     def results(self) -> LedgerResults:
         """Return the results so far; see `read_ledger`."""
@@ -142,15 +144,16 @@ class OpenLedger:
         self.written.add(copied)
         best = self.best(results)
         candidate = self.candidate(best, changes, copied)
+        candidates.check_held(best, candidate)
+        candidates.check_causality(candidate)
         number = len(results.attempts) + 1
         if rates:
-            rate = yield from self._tune(number, best, candidate, rates)
+            rate = yield from self._tune(number, best, candidate, rates, results.begun.data)
             changes = [*(text for text in changes if not text.startswith(f"{RATE}=")), f"{RATE}={rate:g}"]
             candidate = self.candidate(best, changes, copied)
         notes = candidates.check_candidate(best, candidate, rates)
         plan = StudyPlan(candidates.attempt_study(self.ledger, number, best, candidate, reason))
         candidates.check_data(plan, results.begun.data)
-        candidates.check_causality(candidate)
         entry = Attempt(
             number=number,
             reason=reason,
@@ -170,13 +173,16 @@ class OpenLedger:
                 f"the best recipe is another one than {self.root} was left with: its code, its data or flaxformer has "
                 "changed; expected them as they were, or another --output"
             )
+        self.plans[number] = plan
         with lock_folder(self.root, "writes the ledger", PATIENCE):
             entries, _ = log.read(self.root)
             if len(entries) != len(results.entries):
                 raise UserError(f"another process has added to {self.root} meanwhile; run the command again")
             return log.append(self.root, entries, entry)
 
-    def _tune(self, number: int, best: Run, candidate: Run, rates: Sequence[float]) -> Generator[Event, None, float]:
+    def _tune(
+        self, number: int, best: Run, candidate: Run, rates: Sequence[float], data: str
+    ) -> Generator[Event, None, float]:
         """Try learning rates of a candidate, at the cost of the best recipe; return the best by the mean of the metric.
 
         Raises:
@@ -188,7 +194,9 @@ class OpenLedger:
             study = candidates.attempt_study(self.ledger, number, best, candidate, "tuning")
             candidate = replace_at(candidate, candidates.adjusted_fields(StudyPlan(study)))
         tuning = StudyPlan(candidates.tuning_study(self.ledger, number, candidate, sorted(rates)))
-        folder = self.root / TUNING / f"{number:03}"
+        candidates.check_data(tuning, data)
+        digests = {candidates.digest_of_recipe(recipe) for recipe in tuning.declaration.recipes.values()}
+        folder = self.root / TUNING / f"{number:03}-{min(digests)}"  # another candidate may have been refused after it
         with keeping_compiled_runs(COMPILED):
             yield from run_plan(tuning, dataclasses.replace(self.execution, output=folder))
         arms = [arm for arm in analyse(Store(folder)).arms if None not in arm.scores]
@@ -215,10 +223,8 @@ class OpenLedger:
         Raises:
           UserError: the recipes are not those of the attempt any more.
         """
-        results = self.begin()
-        best = self.best(results)
-        candidate = self.candidate(best, attempt.changes, attempt.file)
-        plan = StudyPlan(candidates.attempt_study(self.ledger, attempt.number, best, candidate, attempt.reason))
+        results = self._sound()
+        plan = self.plans.get(attempt.number) or self._plan_of(attempt, results)
         recipes = [candidates.recipe_digest(plan.declaration, label) for label in (BEST, CANDIDATE)]
         if recipes != [attempt.best, attempt.recipe]:
             raise UserError(
@@ -246,6 +252,11 @@ class OpenLedger:
             number=attempt.number, verdict=evidence.verdict, pairs=len(used[0]), results=digest_of_scores(*used)
         )
         self._record(verdict)
+
+    def _plan_of(self, attempt: Attempt, results: LedgerResults) -> StudyPlan:
+        best = self.best(results)
+        candidate = self.candidate(best, attempt.changes, attempt.file)
+        return StudyPlan(candidates.attempt_study(self.ledger, attempt.number, best, candidate, attempt.reason))
 
     @staticmethod
     def _scores(begun: Begun, folder: Path) -> tuple[tuple[list[float | None], list[float | None]], list[str]]:

@@ -2,7 +2,7 @@
 
     ledger.jsonl      log of attempts and verdicts (`ledger.log`)
     attempts/001/     study of the first attempt: the best recipe and the candidate, at the attempt's seeds
-    tuning/001/       study of the learning rates of the first candidate, where they were tuned
+    tuning/001-…/     study of the learning rates of the first candidate, where they were tuned
     code/DIGEST/      copies of the files that declare candidates
     confirmation/     study of the best recipe and the start, on the test data
     report.html       the page

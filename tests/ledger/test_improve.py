@@ -163,6 +163,36 @@ def test_a_ledger_whose_declaration_changed_is_refused(begun_root, change):
         opened(begun_root, **change).begin()
 
 
+LOOKS_AHEAD = """
+import jax.numpy as jnp
+from flaxformer import Dense
+from ledger.ledgers import START
+
+
+class Peeks(Dense):
+    def apply(self, weights, x, context):
+        return super().apply(weights, jnp.roll(x, -1, axis=-2), context)
+
+
+run = START.replace(model=START.model.replace(feed_forward=Peeks(d_ff=8)))
+"""
+
+
+def test_a_component_that_looks_at_later_tokens_is_refused(begun_root, tmp_path):
+    file = tmp_path / "peeks.py"
+    file.write_text(LOOKS_AHEAD)
+    with pytest.raises(UserError, match="violates the law 'causality'"):
+        propose(opened(begun_root), [], file=file)
+
+
+@pytest.mark.parametrize("case", ["a seed", "more evaluation data"])
+def test_what_is_refused_is_not_tuned_first(begun_root, case):
+    changes, message = REFUSED[case]
+    with pytest.raises(UserError, match=message):
+        propose(opened(begun_root), changes, rates=(0.1, 0.2))
+    assert not (begun_root / "tuning").exists()
+
+
 @pytest.mark.parametrize("text", ["x = 1\n", "run = 3\n", "run = (\n"])
 def test_files_that_declare_no_candidate_are_refused(begun_root, tmp_path, text):
     file = tmp_path / "candidate.py"
