@@ -44,11 +44,13 @@ def main(arguments: Improve, console: Console) -> int:
 
 def _check(arguments: Improve) -> None:
     """Raise UserError for options that exclude each other, or a change without a reason."""
-    changes = bool(arguments.overrides or arguments.candidate or arguments.tune)
+    changes = bool(arguments.overrides or arguments.candidate or arguments.tune is not None)
     modes = [name for name in ("confirm", "withdraw") if getattr(arguments, name)]
     if len(modes) > 1 or (modes and changes):
         raise UserError(f"--{modes[0]} stands beside {'--' + modes[1] if len(modes) > 1 else 'a change'}; expected one")
-    if arguments.tune and not (arguments.overrides or arguments.candidate):
+    if arguments.tune == ():
+        raise UserError("--tune has no rates; expected at least two, such as --tune 0.001 0.003")
+    if arguments.tune is not None and not (arguments.overrides or arguments.candidate):
         raise UserError(
             "--tune stands without a change; expected one, or the rate itself: optimizer.learning_rate=0.002"
         )
@@ -63,8 +65,9 @@ def _attempt(arguments: Improve, opened: OpenLedger, console: Console) -> int:
     if arguments.overrides or arguments.candidate:
         reason = str(arguments.reason).strip()
         entries: list[Attempt] = []
-        proposed = opened.propose(arguments.overrides, arguments.candidate, reason, arguments.tune)
-        runs = len(arguments.tune) * opened.ledger.tuning_seeds
+        rates = arguments.tune or ()
+        proposed = opened.propose(arguments.overrides, arguments.candidate, reason, rates)
+        runs = len(rates) * opened.ledger.tuning_seeds
         follow(_returning(proposed, entries.append), console, Totals(runs, runs * opened.ledger.start.training.steps))
         [entry] = entries
     else:

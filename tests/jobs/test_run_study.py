@@ -141,7 +141,7 @@ def test_a_failed_run_is_a_warning_and_the_results_name_its_cause(tmp_path, monk
     def fail(*arguments, **settings):
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr(program, "CompiledRun", fail, raising=True)
+    monkeypatch.setattr(program, "compiled_run", fail)
     with pytest.warns(UserWarning, match="2 runs of tiny failed: results.table has the causes"):
         failed = flaxformer.run(tiny(axes=(RATE,), seeds=[0], claims=()), tmp_path, devices=1)
     assert all("no luck" in cause for cause in failed.table["cause"])

@@ -59,9 +59,9 @@ class Improve:
     ] = None
     reason: Annotated[str | None, option("TEXT", "none", "why the change may help, in one sentence")] = None
     tune: Annotated[
-        tuple[float, ...],
+        tuple[float, ...] | None,
         option("RATE …", "none", "learning rates to try for the candidate first, at the tuning seeds"),
-    ] = ()
+    ] = None
     confirm: Annotated[
         bool, flag("compare the best recipe with the start on the test data, once, which ends the ledger")
     ] = False
