@@ -13,15 +13,15 @@ from flaxformer.cli.arguments import MeasureNoise
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.show import show_paths
 from flaxformer.core.overrides import override
-from flaxformer.jobs.progress import Totals, follow
+from flaxformer.jobs.progress import follow
+from flaxformer.jobs.run_study import begin
 from flaxformer.ledger.declare import Ledger
 from flaxformer.report.numbers import number
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
 from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import plan_of, run_plan, store_of
-from flaxformer.runner.stages import remaining_work
+from flaxformer.runner.launch import plan_of, run_plan
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
 from flaxformer.study.seeds import parse_seeds
@@ -44,8 +44,10 @@ def main(arguments: MeasureNoise, console: Console) -> int:
     execution = Execution(output=arguments.output or noise.folder_of(beside), devices=arguments.devices)
     plan = plan_of(study, execution)
     shown = Console(quiet=True) if arguments.json else console
-    failed = follow(run_plan(plan, execution), shown, Totals(*remaining_work(plan, execution)))
-    store = store_of(study, execution)
+    store, lines, totals = begin(plan, execution)
+    for line in lines:
+        shown.print(line, highlight=False, soft_wrap=True)
+    failed = follow(run_plan(plan, execution), shown, totals)
     analysis = write(store)
     floor = noise.noise_of(analysis, change)
     noise.write(store.root, floor)
