@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.cli.status import groups_table, is_over, lease_line, summary
+from flaxformer.cli.study_progress import groups_table, is_over, lease_line, summary
 from flaxformer.ledger.page import document as ledger_document
 from flaxformer.ledger.reading import is_ledger, read_ledger
 from flaxformer.report import figures, page

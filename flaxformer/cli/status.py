@@ -2,23 +2,19 @@
 
 import json
 import time
-from collections.abc import Mapping
-from typing import cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from flaxformer.cli.arguments import Status
+from flaxformer.cli.study_progress import groups_table, is_over, lease_line, summary
 from flaxformer.ledger.reading import is_ledger, read_ledger
 from flaxformer.report.job import is_job, read_job
-from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
-from flaxformer.store.status import STATES, Counts, LeaseStatus, StudyStatus, status
+from flaxformer.store.status import StudyStatus, status
 from flaxformer.store.store import Store
-from flaxformer.system.wording import count_of, duration
 
-ALWAYS_SHOWN = ("done", "running", "failed", "missing")
 SECONDS_BETWEEN_VIEWS, SECONDS_BETWEEN_LINES = 2.0, 15.0
 """Seconds between two readings of the folder: in a terminal, and in a file or pipe."""
 
@@ -97,29 +93,6 @@ def log(store: Store, console: Console) -> None:
         time.sleep(SECONDS_BETWEEN_LINES)
 
 
-def is_over(progress: StudyStatus) -> bool:
-    """True if no run is under way or missing."""
-    return progress["running"] + progress["missing"] == 0
-
-
-def summary(progress: StudyStatus) -> str:
-    """Progress in a sentence: runs that have ended, throughput, time left."""
-    ended = progress["declared"] - progress["running"] - progress["missing"]
-    clauses = [f"{ended} of {count_of(progress['declared'], 'run')} finished"]
-    clauses += [
-        f"{_count(progress, name)} {name}"
-        for name in ("failed", "diverged", "stopped", "running")
-        if _count(progress, name)
-    ]
-    if progress["tokens_per_second"] is not None:
-        clauses.append(f"about {progress['tokens_per_second']:,.0f} tokens/s")
-    if progress["seconds_left"]:
-        clauses.append(f"about {duration(progress['seconds_left'])} left")
-    if not is_over(progress) and not any(lease["state"] == "alive" for lease in progress["leases"]):
-        clauses.append("no process is training")
-    return ", ".join(clauses)
-
-
 def view(progress: StudyStatus, width: int) -> RenderableType:
     """Progress of a study: a row per program, a line per process; before them the rungs of a halving."""
     renderables: list[RenderableType] = []
@@ -135,41 +108,3 @@ def view(progress: StudyStatus, width: int) -> RenderableType:
         line = f"{progress['folder']}/{name} is damaged ({what}){again}"
         renderables.append(Text(line, style="yellow"))
     return Group(*renderables)
-
-
-def groups_table(progress: StudyStatus) -> Table:
-    """Numbers of runs by program and state; states without a run are left out."""
-    states = [name for name in STATES if name in ALWAYS_SHOWN or _count(progress, name)]
-    rows = [
-        [
-            group["group"],
-            *(str(_count(group, name)) for name in ("declared", *states)),
-            _ago(group["seconds_since_last_row"]),
-        ]
-        for group in progress["groups"]
-    ]
-    if len(rows) != 1:
-        rows.append(["all", *(str(_count(progress, name)) for name in ("declared", *states)), ""])
-    return Table("", ["program", "runs", *states, "last result"], rows, 1)
-
-
-def _count(counts: Counts, state: str) -> int:
-    """Number of runs in a state."""
-    return cast("Mapping[str, int]", counts)[state]
-
-
-def lease_line(lease: LeaseStatus) -> str:
-    """A process, what it trains, and its last sign of life."""
-    runs = "all runs" if lease["trials"] is None else count_of(lease["trials"], "run")
-    return (
-        f"process {lease['pid']} on {lease['host']} ({lease['state']}) trains {runs} of {lease['group']}, "
-        f"started {_ago(lease['seconds_held'])}, last sign of life {_ago(lease['seconds_silent'])}"
-    )
-
-
-def _ago(seconds: float | None) -> str:
-    """An age in its largest unit."""
-    if seconds is None:
-        return "–"
-    units = ((86400, "d"), (3600, "h"), (60, "min"))
-    return next((f"{seconds / size:.1f} {unit} ago" for size, unit in units if seconds >= size), f"{seconds:.0f} s ago")

@@ -178,7 +178,7 @@ run = START.replace(model=START.model.replace(feed_forward=Peeks(d_ff=8)))
 """
 
 
-def test_a_component_that_looks_at_later_tokens_is_refused(begun_root, tmp_path):
+def test_a_component_that_reads_later_tokens_is_refused(begun_root, tmp_path):
     file = tmp_path / "peeks.py"
     file.write_text(LOOKS_AHEAD)
     with pytest.raises(UserError, match="violates the law 'causality'"):
