@@ -1,6 +1,5 @@
 """Candidates of a ledger: the runs of its recipes, and what an attempt may not change."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,10 +8,10 @@ from flaxformer.core.overrides import override
 from flaxformer.core.paths import get_at, replace_at
 from flaxformer.laws import check
 from flaxformer.laws.configs import configs_in, is_user_defined
+from flaxformer.ledger import rules
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.log import Attempt, Begun
 from flaxformer.ledger.reading import AXIS, BEST, CANDIDATE, CODE, START
-from flaxformer.store.declaration import Declaration, Recipe
 from flaxformer.study.axis import Axis
 from flaxformer.study.claim import Claim
 from flaxformer.study.copied_code import execute_copy
@@ -21,7 +20,6 @@ from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.load import load
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.search import Points
-from flaxformer.system.digests import digest
 from flaxformer.system.errors import UserError
 from flaxformer.system.json_differences import differences
 from flaxformer.system.python_files import find_experiment
@@ -84,7 +82,7 @@ def tuning_study(ledger: Ledger, number: int, candidate: Run, rates: Sequence[fl
         question="Which learning rate is best for the candidate?",
         baseline=candidate,
         axes=[Axis(RATE, {f"{rate:g}": rate for rate in rates})],
-        seeds=ledger.seeds_of_tuning,
+        seeds=rules.seeds_of_tuning(ledger),
         metric=ledger.metric,
         goal=ledger.goal,
         test=False,
@@ -114,7 +112,8 @@ def check_held(best: Run, candidate: Run) -> None:
     Raises:
       UserError: the field, and why.
     """
-    for field in HELD.keys() & changed_fields(best, candidate).keys():
+    changed = changed_fields(best, candidate)
+    for field in (field for field in HELD if field in changed):
         raise UserError(
             f"the candidate changes {field}: {getattr(best, field)!r} -> {getattr(candidate, field)!r}; expected "
             f"another change, or a ledger of its own: {HELD[field]}"
@@ -193,7 +192,7 @@ def start_study(ledger: Ledger) -> Study:
         name=ledger.name,
         question="",
         baseline=ledger.start,
-        seeds=ledger.seeds_of_confirmation,
+        seeds=rules.seeds_of_confirmation(ledger),
         metric=ledger.metric,
         goal=ledger.goal,
         test=False,
@@ -208,7 +207,7 @@ def attempt_study(ledger: Ledger, number: int, best: Run, candidate: Run, reason
         question=reason,
         baseline=best,
         axes=[Points(AXIS, {BEST: {}, CANDIDATE: changed_fields(best, candidate)})],
-        seeds=ledger.seeds_of(number),
+        seeds=rules.seeds_of(ledger, number),
         metric=ledger.metric,
         goal=ledger.goal,
         compare=ledger.compare,
@@ -235,23 +234,13 @@ def confirmation_study(ledger: Ledger, best: Run, metric: str) -> Study:
         question="Is the best recipe of the ledger better than the start?",
         baseline=ledger.start,
         axes=[Points(AXIS, {START: {}, BEST: changed_fields(ledger.start, best)})],
-        seeds=ledger.seeds_of_confirmation,
+        seeds=rules.seeds_of_confirmation(ledger),
         metric=metric,
         goal=ledger.goal,
         claims=[claim],
         caveats=caveats,
         file=ledger.file,
     )
-
-
-def recipe_digest(declared: Declaration, label: str) -> str:
-    """Return the digest of a recipe of an attempt's study: config, data, semantics and user code."""
-    return digest_of_recipe(declared.recipes[f"{AXIS}={label}"])
-
-
-def digest_of_recipe(recipe: Recipe) -> str:
-    """Return the digest of config, data, semantics and user code."""
-    return digest(json.dumps(plain(recipe), sort_keys=True).encode())
 
 
 def check_data(plan: StudyPlan, data: str) -> None:
@@ -278,13 +267,13 @@ def adjusted_fields(plan: StudyPlan) -> dict[str, int]:
 def begun_of(ledger: Ledger, unit: str, recipe: str, data: str, semantics: int) -> Begun:
     """Return the first entry of a ledger's log."""
     names = (field for field in Begun.__struct_fields__ if hasattr(ledger, field) and field != "compare")
-    compare = None if ledger.compare is None else dict(canonical_rule(ledger.compare))
+    compare = None if ledger.compare is None else _plain_rule(ledger.compare)
     fields = {name: getattr(ledger, name) for name in names}
     return Begun(**fields, unit=unit, compare=compare, recipe=recipe, data=data, semantics=semantics)
 
 
-def canonical_rule(rule: object) -> dict[str, object]:
-    """Return an equal-cost rule as plain data."""
+def _plain_rule(rule: object) -> dict[str, object]:
+    """An equal-cost rule as plain data."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(rule).items()}
 
 

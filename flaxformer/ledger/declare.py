@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Self
 
-from flaxformer.statistics import online_testing
+from flaxformer.ledger import rules
 from flaxformer.study.checks import check_name
 from flaxformer.study.divergence import is_test_metric
 from flaxformer.study.equal_cost import EqualCost
@@ -92,7 +92,7 @@ class Ledger:
         for name in ("false_keeps", "false_drops"):
             value = getattr(self, name)
             _check(name, value, "a probability between 0 and 1, such as 0.05", 0 < value < 1)
-        room = LAST - (self.seeds_of(MOST_ATTEMPTS)[-1] - self.first_seed)
+        room = LAST - (rules.seeds_of(self, MOST_ATTEMPTS)[-1] - self.first_seed)
         _check("first_seed", self.first_seed, f"a whole number from 0 to {room}", 0 <= self.first_seed <= room)
         fixed = {name: seed for name, seed in vars(self.start.seeds).items() if seed is not None}
         _check("start.seeds", fixed, "None for each, since every pair has a seed", not fixed)
@@ -102,26 +102,6 @@ class Ledger:
         ledger = copy.copy(self)
         object.__setattr__(ledger, "file", file)
         return ledger
-
-    def seeds_of(self, attempt: int) -> range:
-        """Return the seeds of an attempt, numbered from 1; those of the confirmation and of tuning come before them."""
-        first = self.first_seed + self.confirmation_seeds + self.tuning_seeds + (attempt - 1) * self.seeds
-        return range(first, first + self.seeds)
-
-    @property
-    def seeds_of_confirmation(self) -> range:
-        """The seeds of the confirmation, which no attempt uses."""
-        return range(self.first_seed, self.first_seed + self.confirmation_seeds)
-
-    @property
-    def seeds_of_tuning(self) -> range:
-        """The seeds at which learning rates are tried."""
-        first = self.first_seed + self.confirmation_seeds
-        return range(first, first + self.tuning_seeds)
-
-    def level(self, attempt: int, kept: int) -> float:
-        """Return the level α_t at which an attempt is kept, from the number of those kept before it."""
-        return online_testing.level(attempt, kept, self.attempts, self.false_keeps)
 
 
 def _check(name: str, value: object, expected: str, holds: bool) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.core.paths import replace_at
-from flaxformer.ledger import candidates, log
+from flaxformer.ledger import candidates, log, rules
 from flaxformer.ledger.candidates import RATE
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.judge import AttemptEvidence, judge
-from flaxformer.ledger.log import AnyEntry, Attempt, Begun, Confirmation, Decision
+from flaxformer.ledger.log import AnyEntry, Attempt, Confirmation, Decision
 from flaxformer.ledger.reading import (
     AXIS,
     BEST,
@@ -27,7 +27,8 @@ from flaxformer.ledger.reading import (
     digest_of_scores,
     folder_of,
     read_ledger,
-    scores,
+    read_scores,
+    recipe_digest,
 )
 from flaxformer.runner.compiled_runs import keeping_compiled_runs
 from flaxformer.runner.events import Event
@@ -101,7 +102,7 @@ class OpenLedger:
         data = declared.evaluation_data.get("baseline")
         if data is None:
             raise UserError("start.task gives no evaluation data; expected a task that loads")
-        recipe = candidates.digest_of_recipe(declared.recipes["baseline"])
+        recipe = recipe_digest(declared, "baseline")
         begun = candidates.begun_of(ledger, study.unit, recipe, data.digest, flaxformer.SEMANTICS)
         with lock_folder(self.root, "writes the ledger", PATIENCE):
             entries, _ = log.read(self.root)
@@ -160,9 +161,8 @@ class OpenLedger:
             changes=tuple(changes),
             file=copied,
             adjusted=candidates.adjusted_fields(plan),
-            level=self.ledger.level(number, len(results.kept)),
-            best=candidates.recipe_digest(plan.declaration, BEST),
-            recipe=candidates.recipe_digest(plan.declaration, CANDIDATE),
+            best=recipe_digest(plan.declaration, f"{AXIS}={BEST}"),
+            recipe=recipe_digest(plan.declaration, f"{AXIS}={CANDIDATE}"),
             programs=len(plan.groups),
             rates=tuple(sorted(rates)),
             notes=notes,
@@ -195,7 +195,7 @@ class OpenLedger:
             candidate = replace_at(candidate, candidates.adjusted_fields(StudyPlan(study)))
         tuning = StudyPlan(candidates.tuning_study(self.ledger, number, candidate, sorted(rates)))
         candidates.check_data(tuning, data)
-        digests = {candidates.digest_of_recipe(recipe) for recipe in tuning.declaration.recipes.values()}
+        digests = {recipe_digest(tuning.declaration, arm) for arm in tuning.declaration.recipes}
         folder = self.root / TUNING / f"{number:03}-{min(digests)}"  # another candidate may have been refused after it
         with keeping_compiled_runs(COMPILED):
             yield from run_plan(tuning, dataclasses.replace(self.execution, output=folder))
@@ -225,7 +225,7 @@ class OpenLedger:
         """
         results = self._sound()
         plan = self.plans.get(attempt.number) or self._plan_of(attempt, results)
-        recipes = [candidates.recipe_digest(plan.declaration, label) for label in (BEST, CANDIDATE)]
+        recipes = [recipe_digest(plan.declaration, f"{AXIS}={label}") for label in (BEST, CANDIDATE)]
         if recipes != [attempt.best, attempt.recipe]:
             raise UserError(
                 f"attempt {attempt.number} has other recipes than when it was declared: its code, its data or "
@@ -233,35 +233,28 @@ class OpenLedger:
             )
         folder = folder_of(self.root, attempt.number)
         execution = dataclasses.replace(self.execution, output=folder)
-        begun, seeds = results.begun, list(self.ledger.seeds_of(attempt.number))
+        begun, seeds = results.begun, rules.seeds_of(results.begun, attempt.number)
+        level = rules.level(begun, attempt.number, len(results.kept))
         with keeping_compiled_runs(COMPILED):
             while True:
-                done, _ = self._scores(begun, folder)
-                evidence = judge(begun, attempt.level, *done)
+                scores = read_scores(begun, attempt, folder)
+                evidence = judge(begun, level, scores.best, scores.candidate)
                 yield Looked(attempt.number, evidence)
                 if evidence.verdict is not None:
                     break
-                first = len(done[0]) // begun.together * begun.together
+                first = len(scores.best) // begun.together * begun.together
                 look = seeds[first : first + begun.together]
                 names = [f"{AXIS}={label},seed={seed}" for seed in look for label in (BEST, CANDIDATE)]
                 yield from run_plan(plan, execution, only=names)
-        used = [values[: evidence.pairs] for values in self._scores(begun, folder)[0]]
-        if evidence.verdict == "failed":  # the pair with a run that failed counts too
-            used = [values[: evidence.pairs + 1] for values in self._scores(begun, folder)[0]]
-        verdict = Decision(
-            number=attempt.number, verdict=evidence.verdict, pairs=len(used[0]), results=digest_of_scores(*used)
-        )
-        self._record(verdict)
+        pairs = evidence.pairs + (evidence.verdict == "failed")  # the pair with a run that failed counts too
+        results_digest = digest_of_scores(scores.best[:pairs], scores.candidate[:pairs])
+        decision = Decision(number=attempt.number, verdict=evidence.verdict, pairs=pairs, results=results_digest)
+        self._record(decision)
 
     def _plan_of(self, attempt: Attempt, results: LedgerResults) -> StudyPlan:
         best = self.best(results)
         candidate = self.candidate(best, attempt.changes, attempt.file)
         return StudyPlan(candidates.attempt_study(self.ledger, attempt.number, best, candidate, attempt.reason))
-
-    @staticmethod
-    def _scores(begun: Begun, folder: Path) -> tuple[tuple[list[float | None], list[float | None]], list[str]]:
-        best, candidate, _, faults = scores(begun, folder)
-        return (best, candidate), faults
 
     def withdraw(self) -> Attempt:
         """End the attempt without a verdict; it counts as one without effect.

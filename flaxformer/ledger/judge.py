@@ -5,6 +5,7 @@ trained after it, so that the verdict does not depend on how many processes trai
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -25,21 +26,39 @@ ENDS: tuple[AttemptVerdict, ...] = ("open", "unchanged", "kept", "dropped")
 
 @dataclasses.dataclass(frozen=True)
 class AttemptEvidence:
-    """State of an attempt after a number of pairs; effects are improvements of the metric, positive for better ones."""
+    """State of an attempt after some pairs; effects are improvements of the metric, positive for better ones."""
 
     verdict: AttemptVerdict | None
     """None while neither limit is reached and there are seeds left."""
-    pairs: int
     improvements: tuple[float, ...]
     """Improvement at each seed."""
-    mean: float
-    low: float
-    high: float
-    """90 % confidence sequence of the mean improvement: each limit holds at all looks with a probability of 95 %."""
-    log_e: float
-    """Logarithm of the evidence against "the candidate is not better"."""
-    log_needed: float
-    """Logarithm of the evidence at which it is kept."""
+    level: float
+    """Level at which the attempt is kept."""
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs with a result."""
+        return len(self.improvements)
+
+    @property
+    def mean(self) -> float:
+        """Mean improvement; NaN without a pair."""
+        return float(np.mean(self.improvements)) if self.improvements else math.nan
+
+    @functools.cached_property
+    def limits(self) -> tuple[float, float]:
+        """Limits of the mean improvement, each of which holds at all looks with a probability of 95 %."""
+        return sequential.confidence_sequence(np.array(self.improvements), 2 * LIMIT)
+
+    @property
+    def log_e(self) -> float:
+        """Logarithm of the evidence against "the candidate is not better"."""
+        return float(sequential.evidence(np.array(self.improvements))[-1]) if self.improvements else 0.0
+
+    @property
+    def log_needed(self) -> float:
+        """Logarithm of the evidence at which the attempt is kept."""
+        return -math.log(self.level)
 
 
 def judge(
@@ -58,12 +77,11 @@ def judge(
     improvements: list[float] = []
     for b, c in zip(best, candidate, strict=True):
         if b is None or c is None:
-            return _state(begun, level, improvements, "failed")
+            return AttemptEvidence("failed", tuple(improvements), level)
         improvements.append(sign * (c - b))
     [pairs], [end] = decide(np.array(improvements, float)[None], begun, level)
-    if end == UNDECIDED and pairs < begun.seeds:
-        return _state(begun, level, improvements, None)
-    return _state(begun, level, improvements[:pairs], ENDS[end])
+    verdict = None if end == UNDECIDED and pairs < begun.seeds else ENDS[end]
+    return AttemptEvidence(verdict, tuple(improvements[:pairs]), level)
 
 
 def decide(improvements: np.ndarray, begun: Begun, level: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -75,31 +93,15 @@ def decide(improvements: np.ndarray, begun: Begun, level: float | np.ndarray) ->
       level: level at which each attempt is kept.
     """
     x = np.asarray(improvements, float)
-    pairs = np.arange(1, x.shape[-1] + 1)
+    attempts, n = x.shape
+    if not n:
+        return np.zeros(attempts, int), np.full(attempts, UNDECIDED)
+    pairs = np.arange(1, n + 1)
     kept = sequential.evidence(x) >= -np.log(np.asarray(level, float))[..., None]
     dropped = sequential.evidence(-x, -begun.effect) >= -math.log(begun.false_drops)
     unchanged = (np.abs(x).cumsum(-1) == 0) & (pairs >= IDENTICAL)
-    ends = np.select([unchanged, kept, dropped], [UNCHANGED, KEPT, DROPPED], UNDECIDED)
     is_look = (pairs % begun.together == 0) | (pairs == begun.seeds)
-    decides = (ends != UNDECIDED) & is_look
-    is_decided = decides.any(-1) if x.shape[-1] else np.zeros(len(x), bool)
-    first = np.where(is_decided, decides.argmax(-1) if x.shape[-1] else 0, max(x.shape[-1] - 1, 0))
-    end = np.take_along_axis(ends, first[:, None], -1)[:, 0] if x.shape[-1] else np.zeros(len(x), int)
-    return np.where(is_decided, first + 1, x.shape[-1]), np.where(is_decided, end, UNDECIDED)
-
-
-def _state(
-    begun: Begun, level: float, improvements: Sequence[float], verdict: AttemptVerdict | None
-) -> AttemptEvidence:
-    x = np.array(improvements, float)
-    low, high = sequential.confidence_sequence(x, 2 * LIMIT) if len(x) else (-math.inf, math.inf)
-    return AttemptEvidence(
-        verdict,
-        len(x),
-        tuple(improvements),
-        float(x.mean()) if len(x) else math.nan,
-        low,
-        high,
-        float(sequential.evidence(x)[-1]) if len(x) else 0.0,
-        -math.log(level),
-    )
+    ends = np.where(is_look, np.select([unchanged, kept, dropped], [UNCHANGED, KEPT, DROPPED], UNDECIDED), UNDECIDED)
+    is_decided = (ends != UNDECIDED).any(-1)
+    first = np.where(is_decided, (ends != UNDECIDED).argmax(-1), n - 1)
+    return first + 1, ends[np.arange(attempts), first]

@@ -1,7 +1,7 @@
 """Log of a ledger, ledger.jsonl: a line per event, each with the digest of the line before it; lines are only added.
 
     {"kind": "begun", "declaration": {...}, "recipe": "…", "data": "…"}
-    {"kind": "attempt", "number": 1, "reason": "…", "changes": ["optimizer.learning_rate=0.003"], "level": 0.0009, ...}
+    {"kind": "attempt", "number": 1, "reason": "…", "changes": ["optimizer.learning_rate=0.003"], ...}
     {"kind": "verdict", "number": 1, "verdict": "dropped", "pairs": 9, "results": "…"}
     {"kind": "confirmation", "metric": "test_loss", "seeds": [1000, 8]}
 
@@ -73,8 +73,6 @@ class Attempt(LedgerEntry, tag="attempt", frozen=True, kw_only=True):
     """Path of the copied file that declares the candidate, from the ledger's folder."""
     adjusted: dict[str, Int64] = msgspec.field(default_factory=dict)
     """Fields that the comparison at equal cost adjusted, with their values."""
-    level: FiniteNumber
-    """Level at which the attempt is kept."""
     best: str
     """Digest of the best recipe when the attempt began."""
     recipe: str

@@ -16,6 +16,7 @@ from flaxformer.report.numbers import number, numbers
 from flaxformer.report.sections import Bullets, Figure, ReportSection, StudyReport
 from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
+from flaxformer.statistics.finite import finite
 from flaxformer.store.store import Store
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.wording import count_of, duration, with_prefix
@@ -48,13 +49,14 @@ def evidence_line(begun: Begun, evidence: AttemptEvidence) -> str:
 
 
 def _effect(begun: Begun, evidence: AttemptEvidence) -> str:
-    half = (evidence.high - evidence.low) / 2
-    mean, low, high = numbers([evidence.mean, evidence.low, evidence.high], half if math.isfinite(half) else math.nan)
-    return f"{mean} [{low}, {high}]{f' {begun.unit}' if begun.unit else ''}"
+    low, high = evidence.limits
+    half = (high - low) / 2
+    mean, low_text, high_text = numbers([evidence.mean, low, high], half if math.isfinite(half) else math.nan)
+    return f"{mean} [{low_text}, {high_text}]{f' {begun.unit}' if begun.unit else ''}"
 
 
 def _evidence(log_e: float) -> str:
-    """AttemptEvidence as a number; its logarithm may exceed the range of floats."""
+    """Evidence as a number; its logarithm may exceed the range of floats."""
     return number(math.exp(min(log_e, 700.0))) if log_e < math.log(1e6) else f"10^{log_e / math.log(10):.0f}"
 
 
@@ -202,7 +204,8 @@ def _forest(results: LedgerResults) -> Figure:
         widest = max((abs(e) for a in shown for e in (*a.evidence.improvements, begun.effect)), default=1.0)
         for place, attempt in enumerate(shown):
             evidence, colour = attempt.evidence, COLOUR.get(str(attempt.verdict), GREY)
-            ends = [max(evidence.low, -2 * widest), min(evidence.high, 2 * widest)]
+            low, high = evidence.limits
+            ends = [max(low, -2 * widest), min(high, 2 * widest)]
             ax.plot(ends, [place, place], color=colour)
             ax.plot([evidence.mean], [place], "o", ms=3.2, color=colour)
         ax.axvline(0, color=GREY, linewidth=0.6)
@@ -276,7 +279,8 @@ def as_json(results: LedgerResults) -> JsonObject:
 
 def _attempt_json(attempt: JudgedAttempt) -> JsonObject:
     evidence, entry = attempt.evidence, attempt.entry
-    measured = {"improvement": evidence.mean, "low": evidence.low, "high": evidence.high}
+    low, high = evidence.limits
+    measured = {"improvement": evidence.mean, "low": low, "high": high}
     return {
         "number": entry.number,
         "reason": entry.reason,
@@ -284,7 +288,7 @@ def _attempt_json(attempt: JudgedAttempt) -> JsonObject:
         "file": entry.file or None,
         "verdict": attempt.verdict,
         "pairs": evidence.pairs,
-        **{name: value if math.isfinite(value) else None for name, value in measured.items()},
+        **{name: finite(value) for name, value in measured.items()},
         "log_evidence": evidence.log_e,
         "log_evidence_needed": evidence.log_needed,
         "seconds": attempt.seconds,

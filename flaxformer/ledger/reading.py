@@ -12,16 +12,20 @@ It may be read while attempts are trained.
 
 import dataclasses
 import functools
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from flaxformer.analysis.trials import TrialResults
-from flaxformer.ledger import log
+from flaxformer.ledger import log, rules
 from flaxformer.ledger.judge import AttemptEvidence, judge
 from flaxformer.ledger.log import AnyEntry, Attempt, Begun, Confirmation, Decision
+from flaxformer.store.declaration import Declaration
 from flaxformer.store.store import Store
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
+from flaxformer.system.typed_data import plain
 
 ATTEMPTS, TUNING, CODE, CONFIRMATION, PAGE = "attempts", "tuning", "code", "confirmation", "report.html"
 AXIS, BEST, CANDIDATE, START = "recipe", "best", "candidate", "start"
@@ -94,10 +98,11 @@ def read_ledger(root: Path) -> LedgerResults:
         what = f": {faults[0]}" if faults else ""
         raise UserError(f"{root} holds no ledger{what}; expected the folder of 'flaxformer improve'")
     decisions = {entry.number: entry for entry in entries if isinstance(entry, Decision)}
-    attempts = []
+    attempts: list[JudgedAttempt] = []
     for entry in entries:
         if isinstance(entry, Attempt):
-            attempt, wrong = _judged(root, begun, entry, decisions.get(entry.number))
+            kept = sum(attempt.verdict == "kept" for attempt in attempts)
+            attempt, wrong = _judged(root, begun, entry, decisions.get(entry.number), kept)
             attempts.append(attempt)
             faults += wrong
     known = {folder_of(root, attempt.number).name for attempt in attempts}
@@ -111,24 +116,52 @@ def folder_of(root: Path, number: int) -> Path:
     return root / ATTEMPTS / f"{number:03}"
 
 
-def scores(begun: Begun, folder: Path) -> tuple[list[float | None], list[float | None], TrialResults | None, list[str]]:
-    """Return the scores of both recipes at the seeds, in order, at which both have ended; and faults of the files."""
-    store = Store(folder)
+class PairScores(NamedTuple):
+    """Scores of both recipes at the seeds of an attempt, in order, of the first pairs that have ended."""
+
+    best: list[float | None]
+    candidate: list[float | None]
+    seconds: float = 0.0
+    """Seconds of training of all runs."""
+    flops: float = 0.0
+    """FLOPs of training of all runs."""
+    faults: tuple[str, ...] = ()
+    """Damage of the folder, and signs that it is not that of the attempt."""
+
+
+def recipe_digest(declared: Declaration, arm: str) -> str:
+    """Return the digest of an arm's recipe: config, data, semantics and user code."""
+    return digests.digest(json.dumps(plain(declared.recipes[arm]), sort_keys=True).encode())
+
+
+def read_scores(begun: Begun, attempt: Attempt, folder: Path) -> PairScores:
+    """Return the scores of an attempt from the folder of its study; none before it is declared.
+
+    Seeds or recipes that are not the attempt's, such as those of another study in its place, are faults.
+    """
     if not (folder / "study.json").is_file():
-        return [], [], None, []
+        return PairScores([], [])
+    store = Store(folder)
     declared = store.read_declaration()
     results = TrialResults(store, [trial.trial for trial in declared.trials])
     by_trial = dict(zip(results.trials, results.scores(begun.metric), strict=True))
     status = dict(zip(results.trials, results.statuses, strict=True))
-    pairs: tuple[list[float | None], list[float | None]] = ([], [])
-    for seed in declared.seeds:
-        names = [f"{AXIS}={label},seed={seed}" for label in (BEST, CANDIDATE)]
+    arms = {f"{AXIS}={BEST}": attempt.best, f"{AXIS}={CANDIDATE}": attempt.recipe}
+    seeds = rules.seeds_of(begun, attempt.number)
+    faults = [f"attempt {attempt.number}: {name} is damaged ({what})" for name, what in store.corrupt_files.items()]
+    if declared.seeds != tuple(seeds):
+        faults.append(f"attempt {attempt.number}: its study has other seeds than {seeds.start} to {seeds.stop - 1}")
+    if any(arm not in declared.recipes or recipe_digest(declared, arm) != recipe for arm, recipe in arms.items()):
+        faults.append(f"attempt {attempt.number}: its study has other recipes than the log")
+    scores: tuple[list[float | None], list[float | None]] = ([], [])
+    for seed in seeds:
+        names = [f"{arm},seed={seed}" for arm in arms]
         if any(status.get(name) is None for name in names):
             break
-        for values, name in zip(pairs, names, strict=True):
+        for values, name in zip(scores, names, strict=True):
             values.append(by_trial[name])
-    faults = [f"{folder.name}/{name} is damaged ({what})" for name, what in store.corrupt_files.items()]
-    return *pairs, results, faults
+    seconds, flops = (float(results.numbers(name).fill_null(0).sum()) for name in ("seconds", "flops"))
+    return PairScores(*scores, seconds, flops, tuple(faults))
 
 
 def digest_of_scores(best: Sequence[float | None], candidate: Sequence[float | None]) -> str:
@@ -139,18 +172,19 @@ def digest_of_scores(best: Sequence[float | None], candidate: Sequence[float | N
     return digests.digest(" ".join(texts).encode())
 
 
-def _judged(root: Path, begun: Begun, entry: Attempt, decision: Decision | None) -> tuple[JudgedAttempt, list[str]]:
-    best, candidate, results, faults = scores(begun, folder_of(root, entry.number))
-    evidence = judge(begun, entry.level, best, candidate)
+def _judged(
+    root: Path, begun: Begun, entry: Attempt, decision: Decision | None, kept: int
+) -> tuple[JudgedAttempt, list[str]]:
+    """An attempt with its evidence, from the number of those kept before it; and what is wrong with it."""
+    scores = read_scores(begun, entry, folder_of(root, entry.number))
+    evidence = judge(begun, rules.level(begun, entry.number, kept), scores.best, scores.candidate)
+    faults = list(scores.faults)
     if decision is not None and decision.verdict != "withdrawn":
         pairs = decision.pairs
-        if digest_of_scores(best[:pairs], candidate[:pairs]) != decision.results:
+        if digest_of_scores(scores.best[:pairs], scores.candidate[:pairs]) != decision.results:
             faults.append(f"attempt {entry.number}: its results are not those by which it was judged")
         elif decision.verdict != evidence.verdict:
             faults.append(
                 f"attempt {entry.number} was recorded as {decision.verdict}; its results say {evidence.verdict}"
             )
-    seconds, flops = (
-        0.0 if results is None else float(results.numbers(name).fill_null(0).sum()) for name in ("seconds", "flops")
-    )
-    return JudgedAttempt(entry, decision, evidence, seconds, flops), faults
+    return JudgedAttempt(entry, decision, evidence, scores.seconds, scores.flops), faults

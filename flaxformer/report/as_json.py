@@ -1,11 +1,11 @@
 """The answer of a study as plain data, for programs: claims with their verdicts, arms, and what limits them."""
 
-import math
 from pathlib import Path
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import verdicts
+from flaxformer.statistics.finite import finite
 from flaxformer.system.digests import JsonObject
 
 FORMAT = 1
@@ -53,7 +53,7 @@ def claim_json(claim: JudgedClaim) -> JsonObject:
         "kind": claim.kind,
         "verdict": judged.verdict,
         "exploratory": claim.is_exploratory,
-        "effect": _finite(judged.effect.mean),
+        "effect": finite(judged.effect.mean),
         **_numbers(judged.effect, ("low", "high")),
         "unit": claim.unit,
         "n": judged.effect.n,
@@ -63,8 +63,4 @@ def claim_json(claim: JudgedClaim) -> JsonObject:
 
 
 def _numbers(source: object, names: tuple[str, ...]) -> JsonObject:
-    return {name: _finite(getattr(source, name)) for name in names}
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+    return {name: finite(getattr(source, name)) for name in names}

@@ -44,8 +44,8 @@ def test_an_attempt_can_end_in_every_way():
         best = [5.0] * 8
         evidence = judge(ledger, 0.05, best, [b - i for b, i in zip(best, improvements, strict=True)])
         assert evidence.verdict == verdict
-        assert (evidence.low > 0) == (verdict == "kept")
-        assert (evidence.high < ledger.effect) == (verdict == "dropped")
+        assert (evidence.limits[0] > 0) == (verdict == "kept")
+        assert (evidence.limits[1] < ledger.effect) == (verdict == "dropped")
     assert judge(ledger, 0.05, best[:3], [4.0, 5.5, 4.4]).verdict is None
     failed = judge(ledger, 0.05, [5.0, 5.0, None], [4.0, 5.5, 4.4])
     assert (failed.verdict, failed.pairs) == ("failed", 2)

@@ -16,7 +16,7 @@ from flaxformer.system.errors import UserError
 def root(tmp_path):
     entries = []
     for number in (1, 2, 3):
-        attempt = Attempt(number=number, reason="why", changes=("a=1",), level=0.01, best="b", recipe=f"r{number}")
+        attempt = Attempt(number=number, reason="why", changes=("a=1",), best="b", recipe=f"r{number}")
         verdict = Decision(number=number, verdict="withdrawn", pairs=0, results="")
         for entry in ([begun()] if not entries else []) + [attempt, verdict]:
             entries.append(log.append(tmp_path, entries, entry))
