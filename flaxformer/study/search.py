@@ -66,15 +66,21 @@ class Points(Axis):
 def _coordinates(
     levels: Mapping[str, Mapping[str, object]], paths: Sequence[str]
 ) -> dict[str, dict[str, Number | str]]:
-    """Coordinates of levels by the last part of each path: numbers as they are, anything else as canonical text."""
+    """Coordinates of levels by the last part of each path: numbers as they are, a class by its name, anything else as
+    canonical text."""
     names = _names(paths)
     by_name: dict[str, dict[str, Number | str]] = {}
     for path, name in zip(paths, names, strict=True):
         values = {label: changes[path] for label, changes in levels.items()}
         numbers: dict[str, Number | str] = {label: value for label, value in values.items() if is_number(value)}
         is_numeric = len(numbers) == len(values)
-        by_name[name] = numbers if is_numeric else {label: canonical_text(value) for label, value in values.items()}
+        by_name[name] = numbers if is_numeric else {label: _text(value) for label, value in values.items()}
     return by_name
+
+
+def _text(value: object) -> str:
+    """The canonical text of a value; the name of a class, which keeps the fields of each baseline's component."""
+    return value.__name__ if isinstance(value, type) else canonical_text(value)
 
 
 def _names(paths: Sequence[str]) -> list[str]:

@@ -1,0 +1,221 @@
+"""Which mechanisms of the catalog lower the loss, at equal compute and each at its best learning rate?
+
+Each family of arms (see arms.py) is two studies per task. The first trains every arm and the baseline at three learning
+rates, a factor of 3 apart, on a tuning seed. The second trains each at its best rate on other seeds, and tests one claim
+per arm on the test data, which chose nothing: that its score is better than the baseline's. All arms have the baseline's
+compute (FLOPs of matrix products, within 3 %); the number of steps is adjusted. Claims are corrected within a family
+(Holm); the page has the false discovery rate over all families (Benjamini and Hochberg).
+
+Command: python experiments/catalog/effects.py --task text --form small
+    then python experiments/catalog/page.py, which writes README.md from the results
+Forms: quick (at most 15 minutes on 2 CPU cores), small (about 3 hours), gpu (4.8 M weights, one H100 or H200).
+An interrupted command continues where it was; --family runs one family.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from arms import EXPERTS, RATES, Changes, arms_by_family
+
+import flaxformer
+from flaxformer import (
+    AdamW,
+    AssociativeRecall,
+    Attention,
+    Axis,
+    Claim,
+    Dense,
+    EqualCost,
+    Linear,
+    ModelConfig,
+    Points,
+    Rotary,
+    Run,
+    StandardLibrary,
+    Study,
+    Task,
+    Training,
+    tuned_value,
+)
+from flaxformer.system.errors import UserError
+
+RATE = "optimizer.learning_rate"
+FACTORS = {"third": 1 / 3, "middle": 1.0, "triple": 3.0}
+"""Tried learning rates, relative to the middle."""
+BASELINE = "baseline"
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Sizes of the studies.
+
+    rate: middle of the tried learning rates; `RATES` has factors for the arms with another.
+    families: families that are compared; all if empty.
+    """
+
+    layers: int
+    d_model: int
+    heads: int
+    d_ff: int
+    length: int
+    batch_size: int
+    steps: int
+    rate: float
+    seeds: Sequence[int]
+    families: Sequence[str] = ()
+
+
+FORMS = {
+    "quick": Form(4, 32, 4, 96, 32, 16, 120, 1e-2, range(5), ("attention", "norms")),
+    "small": Form(4, 64, 4, 192, 64, 16, 240, 1e-2, range(5)),
+    "gpu": Form(6, 256, 8, 768, 256, 32, 600, 3e-3, range(8)),
+}
+TUNING_SEEDS = (1000,)
+EVALUATIONS = 6
+"""Evaluations per run; the numbers of steps are multiples of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A task, the metric by which arms are compared, and the families for which it is of interest; all if empty."""
+
+    task: type[Task]
+    options: Mapping[str, int]
+    metric: str
+    families: Sequence[str] = ()
+
+
+TASKS = {
+    "text": Comparison(StandardLibrary, {}, "loss"),
+    "recall": Comparison(
+        AssociativeRecall, {"pairs": 8, "queries": 8}, "accuracy", ("attention", "positions", "token mixers")
+    ),
+}
+
+
+def baseline_run(task: str, form: Form) -> Run:
+    """Return the run that all arms vary."""
+    comparison = TASKS[task]
+    sizes = {"length": form.length} if task == "text" else {}
+    return Run(
+        model=ModelConfig(
+            vocabulary=256 if task == "text" else 64,
+            layers=form.layers,
+            d_model=form.d_model,
+            attention=Attention(heads=form.heads),
+            feed_forward=Dense(d_ff=form.d_ff),
+            positions=Rotary(),
+        ),
+        task=comparison.task(batch_size=form.batch_size, **comparison.options, **sizes),
+        optimizer=AdamW(learning_rate=form.rate, warmup_steps=form.steps / 10, weight_decay=0.1, decay=Linear()),
+        training=Training(steps=form.steps, evaluate_every=form.steps // EVALUATIONS),
+    )
+
+
+def rate_studies(task: str, form_name: str, family: str) -> Iterator[tuple[Study, list[str]]]:
+    """Yield the tuning studies of a family, one per middle rate, with the labels of their arms."""
+    form, arms = FORMS[form_name], arms_by_family()[family]
+    by_rate: dict[float, dict[str, Changes]] = {form.rate: {BASELINE: {}}}
+    for label, changes in arms.items():
+        rate = RATES.get(label, 1.0) * form.rate
+        by_rate.setdefault(rate, {})[label] = changes
+    for rate, group in by_rate.items():
+        yield (
+            Study(
+                name=_name(task, form_name, family, f"rates-{rate:.3g}"),
+                question=f"At which learning rate does each arm of the family '{family}' train best?",
+                baseline=baseline_run(task, form),
+                axes=[
+                    Points("arm", group),
+                    Axis(RATE, {name: rate * factor for name, factor in FACTORS.items()}, name="rate"),
+                ],
+                seeds=TUNING_SEEDS,
+                metric=f"validation_{TASKS[task].metric}",
+                compare=_rule(family),
+                test=False,
+            ),
+            list(group),
+        )
+
+
+def effect_study(task: str, form_name: str, family: str, rates: Mapping[str, float]) -> Study:
+    """Return the study that compares each arm with the baseline, each at its rate."""
+    form, arms = FORMS[form_name], {BASELINE: {}} | arms_by_family()[family]
+    direction = "lower" if TASKS[task].metric == "loss" else "higher"
+    return Study(
+        name=_name(task, form_name, family, "effects"),
+        question=f"Which arms of the family '{family}' are better than the baseline on the task '{task}'?",
+        baseline=baseline_run(task, form).replace(
+            optimizer=baseline_run(task, form).optimizer.replace(learning_rate=rates[BASELINE])
+        ),
+        axes=[Points("arm", {label: {**changes, RATE: rates[label]} for label, changes in arms.items()})],
+        seeds=form.seeds,
+        metric=f"test_{TASKS[task].metric}",
+        claims=[
+            Claim(
+                f"{label}: a {direction} {TASKS[task].metric} than the baseline",
+                **{direction: {"arm": label}},
+                than={"arm": BASELINE},
+            )
+            for label in arms
+            if label != BASELINE
+        ],
+        compare=_rule(family),
+        caveats=[
+            f"One size, {form.steps} steps of {form.batch_size} sequences for the baseline.",
+            "Each learning rate is the best of three, a factor of 3 apart, on one seed; nothing else is tuned.",
+        ],
+    )
+
+
+def best_rates(folder: Path, studies: Sequence[tuple[Study, list[str]]], seeds: Sequence[int]) -> dict[str, float]:
+    """Return the best learning rate of each arm; the smallest for one that diverged at all."""
+    rates: dict[str, float] = {}
+    for study, labels in studies:
+        for label in labels:
+            try:
+                rates[label] = float(tuned_value(folder / study.name, RATE, seeds=seeds, where={"arm": label}))
+            except UserError as error:
+                if "finite" not in str(error):
+                    raise
+                rates[label] = min(study.axes[1].levels.values())
+    return rates
+
+
+def run_family(task: str, form_name: str, family: str, folder: Path) -> None:
+    """Run the studies of a family that are not finished."""
+    studies = list(rate_studies(task, form_name, family))
+    for study, _ in studies:
+        flaxformer.run(study, folder / study.name)
+    rates = best_rates(folder, studies, FORMS[form_name].seeds)
+    study = effect_study(task, form_name, family, rates)
+    flaxformer.run(study, folder / study.name)
+
+
+def _rule(family: str) -> EqualCost | None:
+    """The comparison of a family: at equal compute; as they are for experts, most of which compute for no token."""
+    return None if family == EXPERTS else EqualCost("compute", tolerance=0.03)
+
+
+def _name(task: str, form: str, family: str, part: str) -> str:
+    return f"{task}-{form}-{family.replace(' ', '_')}-{part}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the studies of a task and a form, family by family."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--task", choices=TASKS, default="text")
+    parser.add_argument("--form", choices=FORMS, default="small")
+    parser.add_argument("--family", choices=list(arms_by_family()), help="one family; by default all")
+    parser.add_argument("--output", type=Path, default=Path("runs/catalog"), help="folder of results")
+    options = parser.parse_args(arguments)
+    families = TASKS[options.task].families or FORMS[options.form].families or list(arms_by_family())
+    for family in [options.family] if options.family else families:
+        run_family(options.task, options.form, family, options.output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
