@@ -1,12 +1,12 @@
 """Arms of the catalog's studies: every mechanism of `flaxformer.catalog`, and the choices of the core, by family.
 
 An arm is what it changes of the baseline: a pre-norm decoder with LayerNorm, a dense ReLU network, rotary positions,
-untied embeddings, Xavier's initial weights, and AdamW with a linear decay. Sizes that a mechanism has by default are those
-of its paper's models; `SIZES` has those that fit a width of 64, four layers and 64 tokens, such that the number of weights
-or of multiplications per token stays near the baseline's where the mechanism leaves a choice.
+untied embeddings, Xavier's initial weights, and AdamW with a linear decay. Sizes that a mechanism has by default are
+those of its paper's models; `SIZES` has those that fit a width of 64, four layers and 64 tokens, such that the number
+of weights or of multiplications per token stays near the baseline's where the mechanism leaves a choice.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from flaxformer import (
@@ -197,18 +197,26 @@ ROUTED = (
 """Mechanisms of that family."""
 
 
+def _variants() -> Iterator[tuple[str, str, str, Changes]]:
+    """Yield the module, the family, the label and the changes of every variant of the catalog."""
+    for module, mechanism in mechanisms().items():
+        if module not in LEFT_OUT:
+            family = EXPERTS if module in ROUTED else mechanism.family
+            for label, changes in variants(module).items():
+                yield module, family, LABELS.get(label, label.replace(",", "")), {**changes, **SIZES.get(label, {})}
+
+
 def arms_by_family() -> dict[str, dict[str, Changes]]:
     """Return the arms of each family by their labels, without the baseline."""
     families: dict[str, dict[str, Changes]] = {family: dict(arms) for family, arms in CORE.items()}
-    for module, mechanism in mechanisms().items():
-        if module not in LEFT_OUT:
-            for label, changes in variants(module).items():
-                family = EXPERTS if module in ROUTED else mechanism.family
-                families.setdefault(family, {})[LABELS.get(label, label.replace(",", ""))] = {
-                    **changes,
-                    **SIZES.get(label, {}),
-                }
+    for _, family, label, changes in _variants():
+        families.setdefault(family, {})[label] = changes
     return families
+
+
+def module_of_arms() -> dict[str, str]:
+    """Return the module of the catalog of each arm that has one, by the arm's label."""
+    return {label: module for module, _, label, _ in _variants()}
 
 
 NARANG: Mapping[str, tuple[str, float, float]] = MappingProxyType(

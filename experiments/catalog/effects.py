@@ -1,10 +1,10 @@
 """Which mechanisms of the catalog lower the loss, at equal compute and each at its best learning rate?
 
-Each family of arms (see arms.py) is two studies per task. The first trains every arm and the baseline at three learning
-rates, a factor of 3 apart, on a tuning seed. The second trains each at its best rate on other seeds, and tests one claim
-per arm on the test data, which chose nothing: that its score is better than the baseline's. All arms have the baseline's
-compute (FLOPs of matrix products, within 3 %); the number of steps is adjusted. Claims are corrected within a family
-(Holm); the page has the false discovery rate over all families (Benjamini and Hochberg).
+Each family of arms (see arms.py) is two studies per task. The first trains every arm and the baseline at three
+learning rates, a factor of 3 apart, on a tuning seed. The second trains each at its best rate on other seeds, and tests
+one claim per arm on the test data, which chose nothing: that its score is better than the baseline's. All arms have the
+compute of the baseline (FLOPs of matrix products, within 3 %); the number of steps is adjusted. Claims are corrected
+within a family (Holm); the page has the false discovery rate over all families (Benjamini and Hochberg).
 
 Command: python experiments/catalog/effects.py --task text --form small
     then python experiments/catalog/page.py, which writes README.md from the results
@@ -125,7 +125,7 @@ def rate_studies(task: str, form_name: str, family: str) -> Iterator[tuple[Study
     for rate, group in by_rate.items():
         yield (
             Study(
-                name=_name(task, form_name, family, f"rates-{rate:.3g}"),
+                name=folder_name(task, form_name, family, f"rates-{rate:.3g}"),
                 question=f"At which learning rate does each arm of the family '{family}' train best?",
                 baseline=baseline_run(task, form),
                 axes=[
@@ -144,9 +144,8 @@ def rate_studies(task: str, form_name: str, family: str) -> Iterator[tuple[Study
 def effect_study(task: str, form_name: str, family: str, rates: Mapping[str, float]) -> Study:
     """Return the study that compares each arm with the baseline, each at its rate."""
     form, arms = FORMS[form_name], {BASELINE: {}} | arms_by_family()[family]
-    direction = "lower" if TASKS[task].metric == "loss" else "higher"
     return Study(
-        name=_name(task, form_name, family, "effects"),
+        name=folder_name(task, form_name, family, "effects"),
         question=f"Which arms of the family '{family}' are better than the baseline on the task '{task}'?",
         baseline=baseline_run(task, form).replace(
             optimizer=baseline_run(task, form).optimizer.replace(learning_rate=rates[BASELINE])
@@ -154,21 +153,20 @@ def effect_study(task: str, form_name: str, family: str, rates: Mapping[str, flo
         axes=[Points("arm", {label: {**changes, RATE: rates[label]} for label, changes in arms.items()})],
         seeds=form.seeds,
         metric=f"test_{TASKS[task].metric}",
-        claims=[
-            Claim(
-                f"{label}: a {direction} {TASKS[task].metric} than the baseline",
-                **{direction: {"arm": label}},
-                than={"arm": BASELINE},
-            )
-            for label in arms
-            if label != BASELINE
-        ],
+        claims=[_claim(label, TASKS[task].metric) for label in arms if label != BASELINE],
         compare=_rule(family),
         caveats=[
             f"One size, {form.steps} steps of {form.batch_size} sequences for the baseline.",
             "Each learning rate is the best of three, a factor of 3 apart, on one seed; nothing else is tuned.",
         ],
     )
+
+
+def _claim(label: str, metric: str) -> Claim:
+    arm, baseline = {"arm": label}, {"arm": BASELINE}
+    if metric == "loss":
+        return Claim(f"{label}: a lower {metric} than the baseline", lower=arm, than=baseline)
+    return Claim(f"{label}: a higher {metric} than the baseline", higher=arm, than=baseline)
 
 
 def best_rates(folder: Path, studies: Sequence[tuple[Study, list[str]]], seeds: Sequence[int]) -> dict[str, float]:
@@ -181,7 +179,7 @@ def best_rates(folder: Path, studies: Sequence[tuple[Study, list[str]]], seeds: 
             except UserError as error:
                 if "finite" not in str(error):
                     raise
-                rates[label] = min(study.axes[1].levels.values())
+                rates[label] = min(float(str(level)) for level in study.axes[1].levels.values())
     return rates
 
 
@@ -200,7 +198,8 @@ def _rule(family: str) -> EqualCost | None:
     return None if family == EXPERTS else EqualCost("compute", tolerance=0.03)
 
 
-def _name(task: str, form: str, family: str, part: str) -> str:
+def folder_name(task: str, form: str, family: str, part: str) -> str:
+    """Return the name of a study and of its folder."""
     return f"{task}-{form}-{family.replace(' ', '_')}-{part}"
 
 

@@ -142,8 +142,25 @@ def test_a_click_on_a_header_sorts_the_table_by_numbers_and_a_second_reverses_it
     assert 'aria-sort="descending"' in text
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which runs the script of the page")
+def test_a_field_above_a_long_table_shows_the_rows_with_all_typed_words(tmp_path):
+    rows = [[f"{kind} {i}", str(i)] for kind in ("Alpha", "beta") for i in range(8)]
+    typed = """<script>
+    const field = document.querySelector("input")
+    field.value = "ALPHA  3"
+    field.dispatchEvent(new Event("input"))
+    </script>"""
+    page = html_page.page("T", [html_page.table(Table("", ["name", "value"], rows, 1))])
+    text = displayed(page.replace("</body>", f"{typed}</body>"), tmp_path)
+    shown = [row for row in re.findall(r"<tr.*?</tr>", text, re.DOTALL)[1:] if not row.startswith("<tr hidden")]
+    assert len(shown) == 1
+    assert "Alpha 3" in shown[0]
+    short = displayed(html_page.page("T", [html_page.table(Table("", ["name", "value"], rows[:8], 1))]), tmp_path)
+    assert "<input" not in short
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fetches_nothing_and_its_one_script_sorts_tables(folder, name):
+def test_a_page_fetches_nothing_and_its_one_script_is_for_tables(folder, name):
     text = (folder / name).read_text()
     [script] = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     assert text.count("<script") == 1

@@ -1,0 +1,306 @@
+"""Write the results of effects.py: README.md with a figure, a page whose table can be sorted and filtered, and rows.
+
+Commands: python experiments/catalog/page.py --collect runs/catalog reads the finished studies into results/;
+    python experiments/catalog/page.py writes the pages from results/ alone.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import polars as pl
+from arms import LEFT_OUT, NARANG, RATES, arms_by_family, module_of_arms
+from effects import BASELINE, FORMS, TASKS, baseline_run, folder_name
+from matplotlib.figure import Figure
+from scipy import stats
+
+import flaxformer
+from flaxformer.analysis.speedup import compare_arms
+from flaxformer.catalog import mechanisms
+from flaxformer.report import html
+from flaxformer.report.colours import GREY, VERDICT_COLOURS
+from flaxformer.report.drawing import PAGE, STYLE
+from flaxformer.report.numbers import round_digits
+from flaxformer.report.table import Table
+from flaxformer.statistics.corrections import benjamini_hochberg
+from flaxformer.system.files import write_atomically
+from flaxformer.system.wording import count_of
+from flaxformer.training.cost import run_cost
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+LEVEL = 0.05
+"""False discovery rate."""
+NARANG_VANILLA = (2.182, 0.005)
+"""Loss and standard deviation of the vanilla Transformer in table 1 of Narang et al. 2021."""
+OF_A_RUN = ("seed", "status", "parameters", "flops", "seconds", "validation_loss", "test_loss", "validation_loss_curve")
+COLUMNS = ("family", "arm", "effect", "95 %", "p Holm", "q", "verdict", "speed-up", "rate", "steps", "weights")
+
+
+class Answer(NamedTuple):
+    """Effects of a task and a form, with the baseline's run."""
+
+    task: str
+    form: str
+    effects: pl.DataFrame
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}-{self.form}"
+
+
+def collect(folder: Path, task: str, form: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return a row per arm of the finished families, ordered by effect, and a row per run."""
+    effects: list[dict[str, object]] = []
+    runs: list[pl.DataFrame] = []
+    for family in arms_by_family():
+        path = folder / folder_name(task, form, family, "effects")
+        if not (path / "study.json").exists() or (results := flaxformer.results(path)).analysis.missing:
+            continue
+        effects += _effects_of(results, family)
+        tuning = sorted(folder.glob(folder_name(task, form, family, "rates-*")))
+        for part, table in [("effects", results.table), *(("rates", flaxformer.results(one).table) for one in tuning)]:
+            columns = [name for name in ("arm", "rate", *OF_A_RUN) if name in table.columns]
+            runs.append(table.select(pl.lit(family).alias("family"), pl.lit(part).alias("part"), *columns))
+    if not effects:
+        raise SystemExit(f"{folder} has no finished study of {task}, {form}; run effects.py first")
+    q = benjamini_hochberg([float(str(effect["p"])) for effect in effects])
+    table = pl.DataFrame(effects, infer_schema_length=None).with_columns(pl.Series("q", q))
+    return table.sort("effect", descending=True), pl.concat(runs, how="diagonal_relaxed")
+
+
+def _effects_of(results: Any, family: str) -> Iterator[dict[str, object]]:
+    study, arms = results.analysis.study, {arm.labels["arm"]: arm for arm in results.arms}
+    recipes = {declared.labels["arm"]: study.recipes[declared.arm].run for declared in study.arms}
+    middle = FORMS[study.name.split("-")[1]].rate
+    for claim in results.claims:
+        label = claim.text.partition(": ")[0]
+        arm, judged, recipe = arms[label], claim.judgement, recipes[label]
+        speeds = compare_arms(study, arm, arms[BASELINE])
+        speed = None if speeds is None or speeds.compute.reason else speeds.compute
+        yield {
+            "family": family,
+            "arm": label,
+            "effect": judged.effect.mean,
+            "low": judged.effect.low,
+            "high": judged.effect.high,
+            "n": judged.effect.n,
+            "p": judged.p,
+            "p_holm": judged.p_holm,
+            "verdict": judged.verdict,
+            "baseline": arms[BASELINE].estimate.mean,
+            "speed_up": speed.ratio if speed else None,
+            "speed_up_low": speed.interval[0] if speed else None,
+            "speed_up_high": speed.interval[1] if speed else None,
+            "rate": recipe["optimizer"]["learning_rate"],
+            "baseline_rate": recipes[BASELINE]["optimizer"]["learning_rate"],
+            "relative_rate": recipe["optimizer"]["learning_rate"] / (middle * RATES.get(label, 1.0)),
+            "steps": recipe["training"]["steps"],
+            "parameters": arm.cost.parameters,
+            "flops": arm.cost.flops / arms[BASELINE].cost.flops,
+            "diverged": arm.diverged,
+        }
+
+
+def forest(answer: Answer) -> Figure:
+    """Effects with their intervals, from the most helpful to the most harmful."""
+    table = answer.effects
+    figure = Figure(figsize=(PAGE, 0.13 * len(table) + 0.7), layout="constrained")
+    axes = figure.add_subplot()
+    for place, row in enumerate(table.iter_rows(named=True)):
+        colour = VERDICT_COLOURS[row["verdict"]]
+        axes.plot([row["low"], row["high"]], [place, place], color=colour, lw=1)
+        axes.plot(row["effect"], place, "o", ms=3, color=colour, mfc="white" if row["q"] > LEVEL else colour)
+    widest = 3 * float(table["effect"].abs().quantile(0.9) or 1)
+    axes.set_xlim(max(-widest, min(table["low"])), min(widest, max(table["high"])))
+    axes.axvline(0, color=GREY, lw=0.8)
+    axes.set_yticks(range(len(table)), [f"{row['arm']}" for row in table.iter_rows(named=True)])
+    axes.set_ylim(len(table) - 0.5, -0.5)
+    axes.set_xlabel(f"effect on the test {TASKS[answer.task].metric} of '{answer.task}'; to the right, better")
+    return figure
+
+
+def number(value: float | None) -> str:
+    """A number with a sign and three decimals."""
+    return "–" if value is None or math.isnan(value) else f"{value:+.3f}"
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """The cells of an arm under `COLUMNS`."""
+    edge = "" if abs(math.log(row["relative_rate"])) < 0.1 else " (edge)"
+    speed = "–" if row["speed_up"] is None else f"{row['speed_up']:.2f}"
+    if row["speed_up"] is not None and not math.isnan(row["speed_up_low"]):
+        speed += f" [{row['speed_up_low']:.2f}, {row['speed_up_high']:.2f}]"
+    return [
+        row["family"],
+        row["arm"],
+        number(row["effect"]),
+        f"[{number(row['low'])}, {number(row['high'])}]",
+        round_digits(row["p_holm"]),
+        round_digits(row["q"]),
+        row["verdict"],
+        speed,
+        f"{row['rate']:.2g}{edge}",
+        str(row["steps"]),
+        f"{row['parameters']:,}",
+    ]
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table."""
+    lines = [f"| {' | '.join(header)} |", f"| {' | '.join('---' for _ in header)} |"]
+    return lines + [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+
+
+def narang(answer: Answer) -> list[str]:
+    """Agreement with Narang et al. 2021: signs where their difference is clear, and ranks."""
+    known = [row for row in answer.effects.iter_rows(named=True) if row["arm"] in NARANG]
+    if len(known) < 3:
+        return []
+    vanilla, spread = NARANG_VANILLA
+    rows, agree, clear = [], 0, 0
+    for row in known:
+        name, loss, deviation = NARANG[row["arm"]]
+        published = vanilla - loss
+        is_clear = abs(published) > 3 * math.hypot(spread, deviation)
+        clear += is_clear
+        agree += is_clear and published * row["effect"] > 0
+        mark = ("same sign" if published * row["effect"] > 0 else "other sign") if is_clear else "within their noise"
+        rows.append([row["arm"], name, number(published), number(row["effect"]), row["verdict"], mark])
+    correlation = stats.spearmanr([vanilla - NARANG[row["arm"]][1] for row in known], [row["effect"] for row in known])
+    return [
+        f"## Beside Narang et al. 2021, table 1 ({answer.task})",
+        "",
+        f"Of {count_of(clear, 'row')} whose published early loss differs from the vanilla Transformer's by more than "
+        f"three standard deviations, {agree} have the same sign here. Rank correlation over {len(known)} rows: "
+        f"{correlation.statistic:+.2f} (p = {correlation.pvalue:.2g}). Theirs are encoder-decoders of 223M weights on "
+        "C4 (span corruption, loss after 65,536 steps, one learning rate for all).",
+        "",
+        *markdown(("arm", "their row", "their gain", "gain here", "verdict here", "agreement"), rows),
+        "",
+    ]
+
+
+def mechanism_sections(answers: Sequence[Answer]) -> list[str]:
+    """Per mechanism of the catalog: what its source claims, and what was measured here."""
+    lines, modules = ["## Mechanism by mechanism", ""], module_of_arms()
+    for module, mechanism in mechanisms().items():
+        measured = [
+            f"{answer.task}: {row['arm']} {number(row['effect'])} [{number(row['low'])}, {number(row['high'])}], "
+            f"{row['verdict']}"
+            for answer in answers
+            for row in answer.effects.iter_rows(named=True)
+            if modules.get(row["arm"]) == module
+        ]
+        if module in LEFT_OUT:
+            measured = [f"not compared: {LEFT_OUT[module]}"]
+        if measured:
+            lines += [
+                f"### {mechanism.name}",
+                "",
+                f"- Published ({mechanism.source.partition(',')[0]}): {mechanism.claim}",
+                *(f"- Here, {text}." for text in measured),
+                "",
+            ]
+    return lines
+
+
+def readme(answers: Sequence[Answer]) -> str:
+    """The page of all answers as Markdown."""
+    lines = [
+        "# Which mechanisms of the catalog lower the loss?",
+        "",
+        "Every mechanism of the [catalog](../../docs/catalog.md) and the choices of the core, against one baseline: at "
+        "equal compute, each at its best of three learning rates (tuned on another seed), over paired seeds, on test "
+        "data that chose nothing. One claim per arm, declared before its data. [effects.py](effects.py) has the rule "
+        "and the command, [arms.py](arms.py) the arms; `python experiments/catalog/page.py` writes this page from "
+        "`results/`, and `results/index.html`, whose table can be sorted and filtered.",
+        "",
+    ]
+    for answer in answers:
+        lines += _answer(answer)
+    lines += [line for answer in answers if answer.task == "text" for line in narang(answer)]
+    lines += mechanism_sections(answers)
+    lines += [
+        "## Why these may differ from what was published",
+        "",
+        "- Size: these models have 0.2 M weights (small) or 4.8 M (gpu). Gains that grow with width, depth or length "
+        "cannot show at 4 layers and 64 tokens: caches, recurrence over long contexts, experts, and remedies for deep "
+        "or unstable models.",
+        "- Length of training: some mechanisms speed up the first steps, and others, such as slow averages, need many.",
+        "- Compute: a mechanism that costs a tenth more compute gets a tenth fewer steps here. Sources often compare "
+        "at equal steps.",
+        "- Tuning: only the learning rate is tuned, at three values. `(edge)` marks a best rate at an end of the grid.",
+        "",
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _answer(answer: Answer) -> list[str]:
+    table, form = answer.effects, FORMS[answer.form]
+    cost = run_cost(baseline_run(answer.task, form))
+    discoveries = table.filter(pl.col("q") <= LEVEL)
+    better, worse = (discoveries.filter(pl.col("effect") * sign > 0) for sign in (1, -1))
+    verdicts = {name: table.filter(pl.col("verdict") == name).height for name in VERDICT_COLOURS}
+    return [
+        f"## {answer.task}, form {answer.form}",
+        "",
+        f"{count_of(table.height, 'arm')} of {table['family'].n_unique()} families; baseline: "
+        f"{cost.parameters.total:,} weights, {form.steps} steps of {form.batch_size} sequences of "
+        f"{baseline_run(answer.task, form).task.sequence_length} tokens, {len(form.seeds)} paired seeds. "
+        f"{verdicts['supported']} claims supported, {verdicts['refuted']} refuted, {verdicts['inconclusive']} "
+        f"inconclusive (Holm within a family). At a false discovery rate of {100 * LEVEL:.0f} % over all arms "
+        f"(Benjamini and Hochberg), {better.height} arms are better than the baseline and {worse.height} worse.",
+        "",
+        f"![Effects of all arms on {answer.task}](results/{answer.name}.svg)",
+        "",
+        "Effects are gains of the test score over the baseline's, with 95 % intervals over paired seeds; a speed-up is "
+        "the compute that the baseline needs for the arm's final loss, relative to the arm's. A hollow mark is no "
+        "discovery.",
+        "",
+        *markdown(COLUMNS, [cells(row) for row in table.iter_rows(named=True)]),
+        "",
+    ]
+
+
+def page(answers: Sequence[Answer]) -> str:
+    """The tables as an HTML page."""
+    parts = ["<h1>Which mechanisms of the catalog lower the loss?</h1>"]
+    for answer in answers:
+        rows = [cells(row) for row in answer.effects.iter_rows(named=True)]
+        parts.append(html.section(f"{answer.task}, form {answer.form}", html.table(Table("", COLUMNS, rows, 2))))
+    return html.page("Effects of the catalog", parts)
+
+
+def read_answers() -> list[Answer]:
+    """The recorded answers, in the order of tasks and forms."""
+    files = [(task, form, RESULTS / f"{task}-{form}-effects.parquet") for task in TASKS for form in FORMS]
+    return [Answer(task, form, pl.read_parquet(file)) for task, form, file in files if file.exists()]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Collect finished studies if asked for, and write the pages."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--collect", type=Path, help="folder of results of effects.py")
+    parser.add_argument("--task", choices=TASKS, default="text")
+    parser.add_argument("--form", choices=FORMS, default="small")
+    options = parser.parse_args(arguments)
+    RESULTS.mkdir(exist_ok=True)
+    if options.collect is not None:
+        effects, runs = collect(options.collect, options.task, options.form)
+        effects.write_parquet(RESULTS / f"{options.task}-{options.form}-effects.parquet")
+        runs.write_parquet(RESULTS / f"{options.task}-{options.form}-runs.parquet")
+    answers = read_answers()
+    with mpl.rc_context(STYLE):
+        for answer in answers:
+            forest(answer).savefig(RESULTS / f"{answer.name}.svg", metadata={"Date": None})
+    write_atomically(HERE / "README.md", readme(answers).encode())
+    write_atomically(RESULTS / "index.html", page(answers).encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
