@@ -1,5 +1,6 @@
 """The command `flaxformer compare DIR DIR`, for two studies or two training jobs."""
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from flaxformer.analysis.compare import Comparison, compare
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.cli.arguments import Compare
 from flaxformer.report import job_comparison, phrasing
+from flaxformer.report.as_json import comparison_json
 from flaxformer.report.job import is_job, read_job
 from flaxformer.report.numbers import exact, number, numbers
 from flaxformer.report.reading import join
@@ -33,8 +35,14 @@ def main(arguments: Compare, console: Console) -> int:
     if any(is_of_job.values()):
         kinds = [f"{folder} holds a {'training job' if job else 'study'}" for folder, job in is_of_job.items()]
         raise UserError(f"{' and '.join(kinds)}; expected two studies, or two training jobs")
-    comparison = compare(*(analyse_to_show(Store(folder), "compare") for folder in (arguments.a, arguments.b)))
-    for side, folder, analysis in (("A", arguments.a, comparison.a), ("B", arguments.b, comparison.b)):
+    folders = (arguments.a, arguments.b)
+    comparison = compare(*(analyse_to_show(Store(folder), "compare") for folder in folders))
+    if arguments.table is not None:
+        write_table(arguments.table, join(*folders).to_dicts())
+    if arguments.json:
+        print(json.dumps(comparison_json(comparison, folders), indent=1, ensure_ascii=False))
+        return 0
+    for side, folder, analysis in zip("AB", folders, (comparison.a, comparison.b), strict=True):
         missing = f" ({count_of(analysis.missing, 'run')} missing)" if analysis.missing else ""
         console.print(Text.assemble((f"{side}  {folder}", "bold"), missing), soft_wrap=True)
         console.print(Padding(Text(analysis.study.question, style="dim"), (0, 0, 0, 3), expand=False))
@@ -51,15 +59,15 @@ def main(arguments: Compare, console: Console) -> int:
         for side, claim in (("A", pair.a), ("B", pair.b)):
             console.print(Padding(claim_line(side, claim), (0, 0, 0, 2), expand=False))
     if arguments.table is not None:
-        write_table(arguments.table, join(arguments.a, arguments.b).to_dicts())
         console.print(f"\nTable: {arguments.table}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
 def compare_jobs(arguments: Compare, console: Console) -> int:
     """Print scores, cost, differences of the configs, and the loss at equal steps, tokens and FLOPs."""
-    if arguments.table is not None:
-        raise UserError(f"table is '{arguments.table}' with training jobs; expected none, or two studies")
+    for name in ("table", "json"):
+        if getattr(arguments, name):
+            raise UserError(f"--{name} stands with training jobs; expected two studies")
     a, b = read_job(arguments.a), read_job(arguments.b)
     for side, job in (("A", a), ("B", b)):
         console.print(Text.assemble((f"{side}  {job.folder}", "bold"), f"  {job.state}"), soft_wrap=True)

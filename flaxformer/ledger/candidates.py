@@ -16,6 +16,7 @@ from flaxformer.study.axis import Axis
 from flaxformer.study.claim import Claim
 from flaxformer.study.copied_code import execute_copy
 from flaxformer.study.declare import Study
+from flaxformer.study.divergence import is_test_metric
 from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.load import load
 from flaxformer.study.plan import StudyPlan
@@ -84,6 +85,8 @@ def tuning_study(ledger: Ledger, number: int, candidate: Run, rates: Sequence[fl
         axes=[Axis(RATE, {f"{rate:g}": rate for rate in rates})],
         seeds=rules.seeds_of_tuning(ledger),
         metric=ledger.metric,
+        metric_unit=ledger.metric_unit,
+        measure=ledger.measure,
         goal=ledger.goal,
         test=False,
         file=ledger.file,
@@ -194,6 +197,8 @@ def start_study(ledger: Ledger) -> Study:
         baseline=ledger.start,
         seeds=rules.seeds_of_confirmation(ledger),
         metric=ledger.metric,
+        metric_unit=ledger.metric_unit,
+        measure=ledger.measure,
         goal=ledger.goal,
         test=False,
         file=ledger.file,
@@ -209,6 +214,8 @@ def attempt_study(ledger: Ledger, number: int, best: Run, candidate: Run, reason
         axes=[Points(AXIS, {BEST: {}, CANDIDATE: changed_fields(best, candidate)})],
         seeds=rules.seeds_of(ledger, number),
         metric=ledger.metric,
+        metric_unit=ledger.metric_unit,
+        measure=ledger.measure,
         goal=ledger.goal,
         compare=ledger.compare,
         test=False,
@@ -219,7 +226,7 @@ def attempt_study(ledger: Ledger, number: int, best: Run, candidate: Run, reason
 def confirmation_study(ledger: Ledger, best: Run, metric: str) -> Study:
     """Return the study that confirms the best recipe: against the start, at seeds and on data of no attempt."""
     text, start, best_arm = "The best recipe is better than the start", {AXIS: START}, {AXIS: BEST}
-    caveats = [] if metric.startswith("test_") else ["The task has no test data: this is the data of the attempts."]
+    caveats = [] if is_test_metric(metric) else [f"There is no {metric} of test data: this is that of the attempts."]
     answers = {
         "supported": "Yes: the best recipe is better.",
         "refuted": "No: the best recipe is worse than the start.",
@@ -236,6 +243,8 @@ def confirmation_study(ledger: Ledger, best: Run, metric: str) -> Study:
         axes=[Points(AXIS, {START: {}, BEST: changed_fields(ledger.start, best)})],
         seeds=rules.seeds_of_confirmation(ledger),
         metric=metric,
+        metric_unit=ledger.metric_unit,
+        measure=ledger.measure,
         goal=ledger.goal,
         claims=[claim],
         caveats=caveats,

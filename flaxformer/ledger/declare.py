@@ -7,6 +7,7 @@ from typing import Self
 
 from flaxformer.ledger import rules
 from flaxformer.study.checks import check_name
+from flaxformer.study.declare import Measure
 from flaxformer.study.divergence import is_test_metric
 from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.halving import Goal, goal_of
@@ -14,6 +15,7 @@ from flaxformer.study.metrics import check_metric, named_goal
 from flaxformer.study.seeds import LAST
 from flaxformer.system.arguments import check_arguments
 from flaxformer.system.errors import UserError
+from flaxformer.system.wording import check_text
 from flaxformer.training.run import Run
 
 MOST_ATTEMPTS = 10_000
@@ -37,7 +39,9 @@ class Ledger:
       name: name of its folder.
       start: the recipe that attempts improve.
       effect: smallest improvement of interest, in the unit of the metric.
-      metric: metric of the validation data by which recipes are compared.
+      metric: metric of the validation data by which recipes are compared, or a name that `measure` returns.
+      measure: traced function `measure(params, run)` that returns further metrics, as in `Study`.
+      metric_unit: unit of a metric of `measure`.
       goal: its better values; by default "higher" for accuracies of the task, and "lower" for others.
       attempts: expected number of attempts, which share nine tenths of `false_keeps` equally; more may be made.
       seeds: largest number of pairs of an attempt.
@@ -58,6 +62,8 @@ class Ledger:
     start: Run
     effect: float
     metric: str = "validation_loss"
+    measure: Measure | None = None
+    metric_unit: str = ""
     goal: Goal | None = None
     attempts: int = 50
     seeds: int = 40
@@ -73,7 +79,8 @@ class Ledger:
     def __post_init__(self) -> None:
         check_arguments(self)
         check_name(self.name)
-        check_metric(self.metric, self.start, has_measure=False)
+        check_text("metric_unit", self.metric_unit)
+        check_metric(self.metric, self.start, self.measure is not None)
         if is_test_metric(self.metric):
             raise UserError(
                 f"metric is '{self.metric}'; expected one of the validation data: attempts never see others"

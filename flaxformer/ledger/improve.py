@@ -35,6 +35,7 @@ from flaxformer.runner.events import Event
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run_plan
 from flaxformer.store.store import Store
+from flaxformer.study.metrics import metrics_of
 from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder, make_folder
@@ -295,6 +296,8 @@ class OpenLedger:
         yield from run_plan(plan, dataclasses.replace(self.execution, output=self.root / CONFIRMATION))
 
     def _test_metric(self) -> str:
-        """The ledger's metric on the test data; on the validation data for a task without any."""
-        metric = f"test_{self.ledger.metric.removeprefix('validation_')}"
-        return metric if self.ledger.start.task.load().test() is not None else self.ledger.metric
+        """The ledger's metric on the test data; the metric itself for a task without any, and for one of `measure`."""
+        metric, start = self.ledger.metric, self.ledger.start
+        if metric not in metrics_of(start) or start.task.load().test() is None:
+            return metric
+        return f"test_{metric.removeprefix('validation_')}"

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.compare import Comparison
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import verdicts
+from flaxformer.statistics.estimates import Estimate
 from flaxformer.statistics.finite import finite
 from flaxformer.system.digests import JsonObject
 
@@ -36,8 +38,7 @@ def study_json(analysis: Analysis, folder: Path, overrides: tuple[str, ...] = ()
         "claims": [claim_json(claim) for claim in analysis.claims],
         "withdrawn": [claim_json(claim) for claim in analysis.withdrawn],
         "arms": [
-            {"labels": dict(arm.labels), **_numbers(arm.estimate, ("mean", "low", "high", "sd")), "n": arm.estimate.n}
-            for arm in [*analysis.arms, *analysis.quantities]
+            {"labels": dict(arm.labels), **_estimate(arm.estimate)} for arm in [*analysis.arms, *analysis.quantities]
         ],
         "overrides": list(overrides),
         "warnings": list(analysis.warnings),
@@ -60,6 +61,46 @@ def claim_json(claim: JudgedClaim) -> JsonObject:
         **_numbers(judged, ("p", "p_holm", "detectable")),
         "qualifications": verdicts.qualifications(claim),
     }
+
+
+def comparison_json(comparison: Comparison, folders: tuple[Path, Path]) -> JsonObject:
+    """Return two studies side by side; what one of them lacks is None, and differences are B − A, paired by seed."""
+    sides = zip("ab", (comparison.a, comparison.b), folders, strict=True)
+    return {
+        "format": FORMAT,
+        **{
+            side: {
+                "study": analysis.study.name,
+                "folder": str(folder),
+                "question": analysis.study.question,
+                "metric": analysis.study.metric,
+                "unit": analysis.study.unit,
+                "missing": analysis.missing,
+            }
+            for side, analysis, folder in sides
+        },
+        "settings": comparison.settings,
+        "recipes": comparison.recipes,
+        "arms": [
+            {
+                "labels": dict(pair.labels),
+                **{
+                    side: None if arm is None else _estimate(arm.estimate)
+                    for side, arm in (("a", pair.a), ("b", pair.b))
+                },
+                "difference": _estimate(pair.difference),
+            }
+            for pair in comparison.arms
+        ],
+        "claims": [
+            {"claim": pair.text, "a": pair.a and claim_json(pair.a), "b": pair.b and claim_json(pair.b)}
+            for pair in comparison.claims
+        ],
+    }
+
+
+def _estimate(estimate: Estimate) -> JsonObject:
+    return {**_numbers(estimate, ("mean", "low", "high", "sd")), "n": estimate.n}
 
 
 def _numbers(source: object, names: tuple[str, ...]) -> JsonObject:

@@ -1,6 +1,7 @@
 """HTML pages that stand alone: nothing is fetched, they read without JavaScript, on a phone, a screen and paper.
 
-The one script of a page sorts and filters its tables. The styles and the script are in page.css and page.js beside this file.
+The one script of a page sorts and filters its tables. The styles and the script are in page.css and page.js beside this
+file.
 """
 
 import dataclasses

@@ -84,4 +84,4 @@ def test_a_job_and_a_study_are_not_compared(job, capsys, tmp_path):
         code, _, err = words(capsys, *pair)
         assert (code, "expected two studies, or two training jobs" in " ".join(err.split())) == (2, True)
     code, _, err = words(capsys, a, a, "--table", "x.parquet")
-    assert (code, "with training jobs; expected none, or two studies" in " ".join(err.split())) == (2, True)
+    assert (code, "--table stands with training jobs; expected two studies" in " ".join(err.split())) == (2, True)

@@ -51,6 +51,21 @@ def test_report_prints_claims_arms_and_limits(folder, capsys):
     assert (folder / "filled" / "report.html").is_file()
 
 
+def test_compare_prints_paired_differences(folder, capsys):
+    losses = {"low": 2.5, "high": 1.0}
+    fill(folder / "other", tiny(claims=()), lambda trial: losses[trial.arm.labels["rate"]] + 0.01 * trial.seed)
+    data = answer(capsys, "compare", "filled", "other", "--json")
+    assert [data[side]["folder"] for side in "ab"] == ["filled", "other"]
+    change = {"low": 0.5, "high": 0.0}
+    for arm in data["arms"]:
+        by_seed = [change[arm["labels"]["rate"]] + 0.01 * (seed - seed**2) for seed in range(3)]
+        assert arm["difference"]["mean"] == pytest.approx(sum(by_seed) / 3)
+        assert arm["b"]["mean"] - arm["a"]["mean"] == pytest.approx(arm["difference"]["mean"])
+        assert arm["difference"]["n"] == 3
+    first, *_ = data["claims"]
+    assert (first["a"]["claim"], first["b"]) == (first["claim"], None)
+
+
 def analyse_folder(root):
     from flaxformer.store.store import Store
 

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import shutil
 
+import jax
+import jax.numpy as jnp
 import pytest
 from ledger.ledgers import START, ledger
 
@@ -13,6 +15,8 @@ from flaxformer.ledger.improve import Looked, OpenLedger
 from flaxformer.ledger.page import as_json, describe, write_page
 from flaxformer.ledger.reading import read_ledger
 from flaxformer.runner.execution import Execution
+from flaxformer.store.store import Store
+from flaxformer.study.load import load
 from flaxformer.system.errors import UserError
 
 HIGHER = ["optimizer.learning_rate=0.01"]
@@ -238,6 +242,46 @@ def test_equal_compute_is_kept_with_the_change_and_rates_are_tuned(tmp_path):
     assert following.best == entry.recipe
 
 
+def spread(params, run):
+    """Standard deviation of all weights, of which a larger learning rate moves more away from their initial values."""
+    return {"moved": jnp.std(jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(params)]))}
+
+
+@pytest.mark.long
+def test_a_number_of_measure_can_be_the_metric(tmp_path):
+    book = opened(
+        tmp_path / "tiny", measure=spread, metric="moved", metric_unit="of weight", goal="higher", effect=1e-4
+    )
+    judged = attempt(book, ["optimizer.learning_rate=0.1"])
+    assert judged.verdict == "kept"
+    assert book.results().begun.unit == "of weight"
+    list(book.confirm())
+    assert book.results().confirmations[0].metric == "moved"
+    rows = Store(tmp_path / "tiny" / "confirmation").rows()
+    assert all("moved" in row.metrics for row in rows.values())
+
+
+MEASURED = """
+from ledger.ledgers import ledger as small
+
+def measure(params, run):
+    return {"moved": params.embedding.tokens.std() * 1.0}
+
+ledger = small(measure=measure, metric="moved")
+"""
+
+
+def test_a_ledger_with_another_measure_is_refused(tmp_path):
+    file = tmp_path / "measured.py"
+    file.write_text(MEASURED)
+    book = OpenLedger(load(file, "ledger", Ledger).in_file(file), tmp_path / "out", Execution(devices=1))
+    assert book.begin().begun.metric == "moved"
+    file.write_text(MEASURED.replace("* 1.0", "* 2.0"))
+    changed = OpenLedger(load(file, "ledger", Ledger).in_file(file), tmp_path / "out", Execution(devices=1))
+    with pytest.raises(UserError, match=r"another declaration: .*recipe"):
+        changed.begin()
+
+
 def test_an_attempt_can_be_withdrawn_and_counts(tmp_path):
     book = opened(tmp_path / "tiny")
     propose(book, HIGHER)
@@ -260,6 +304,8 @@ MISTAKES = {
     "tuning_seeds": 0,
     "first_seed": 2**31 - 10,
     "metric": "test_loss",
+    "metric_unit": "a\x1bb",
+    "measure": 3,
     "name": "a/b",
 }
 
@@ -276,6 +322,11 @@ def test_seeds_of_attempts_confirmation_and_tuning_are_all_different():
     sets += [rules.seeds_of(book, k) for k in range(1, 40)]
     used = [seed for seeds in sets for seed in seeds]
     assert len(used) == len(set(used))
-    assert {field.name for field in dataclasses.fields(Ledger)} - {"start", "file", "goal", "compare"} <= {
-        *log.Begun.__struct_fields__
-    }
+    assert {field.name for field in dataclasses.fields(Ledger)} - {
+        "start",
+        "file",
+        "goal",
+        "compare",
+        "measure",
+        "metric_unit",
+    } <= {*log.Begun.__struct_fields__}

@@ -210,6 +210,7 @@ class Compare:
       flaxformer compare runs/study runs/deeper
       flaxformer compare runs/book runs/book_wide
       flaxformer compare runs/study runs/deeper --table runs/both.parquet
+      flaxformer compare runs/study runs/deeper --json
     """
 
     a: Annotated[Path, tyro.conf.Positional, positional("DIR_A", "the output folder of a study or a job")]
@@ -217,6 +218,7 @@ class Compare:
     table: Annotated[
         Path | None, option("FILE", "none", "also write the rows of both, paired by axes and seed, as Parquet")
     ] = None
+    json: Annotated[bool, flag("print both studies and their differences as JSON, and nothing else")] = False
 
 
 @dataclasses.dataclass(frozen=True)
