@@ -5,6 +5,7 @@ from pathlib import Path
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import verdicts
+from flaxformer.report.effect_tables import effects_json
 from flaxformer.statistics.finite import finite
 from flaxformer.system.digests import JsonObject
 
@@ -39,6 +40,7 @@ def study_json(analysis: Analysis, folder: Path, overrides: tuple[str, ...] = ()
             {"labels": dict(arm.labels), **_numbers(arm.estimate, ("mean", "low", "high", "sd")), "n": arm.estimate.n}
             for arm in [*analysis.arms, *analysis.quantities]
         ],
+        "effects": effects_json(analysis),
         "overrides": list(overrides),
         "warnings": list(analysis.warnings),
         "limits": list(analysis.limits),
