@@ -93,18 +93,17 @@ def speed_ups(pair: SpeedUps) -> str:
 
 def speed_up_in_compute(pair: SpeedUps | None) -> str:
     """The speed-up in compute at the final score of the arm; where that is a bound, at that of the other arm too."""
-    return "–" if pair is None else _at_either_score(pair.compute, pair.compute_to_baseline)
+    if pair is None:
+        return "–"
+    if pair.compute.reason or not (pair.compute.above or pair.compute.below):
+        return speed_up(pair.compute)
+    return f"{speed_up(pair.compute)}; {speed_up(pair.compute_to_baseline)} to that of the other"
 
 
-def speed_up_in_time(pair: SpeedUps | None) -> str:
-    """The same in time; "–" where the seconds of the arms do not compare."""
-    return "–" if pair is None or pair.time is None else _at_either_score(pair.time, pair.time_to_baseline)
-
-
-def _at_either_score(to_arm: SpeedUp, to_other: SpeedUp | None) -> str:
-    if to_arm.reason or not (to_arm.above or to_arm.below):
-        return speed_up(to_arm)
-    return f"{speed_up(to_arm)}; {speed_up(to_other)} to that of the other"
+def speed_up_to_common_score(to_arm: SpeedUp | None, to_other: SpeedUp | None) -> str:
+    """The speed-up to that of two final scores which both arms reach; without one, to the arm's own."""
+    known = [up for up in (to_arm, to_other) if up is not None and not (up.reason or up.above or up.below)]
+    return speed_up(known[0] if known else to_arm)
 
 
 def summary(analysis: Analysis) -> str:

@@ -18,19 +18,13 @@ CONTEXTS: dict[str, Callable[[Change], Effect]] = {
     "within the whole": lambda change: change.within,
     "alone": lambda change: change.alone,
 }
-"""Where a change is made: to the whole without it, or to the baseline."""
-COSTS: tuple[tuple[str, Callable[[Effect], str], Sequence[str]], ...] = (
-    (
-        "speed-up in compute",
-        lambda effect: costs.speed_up_in_compute(effect.speed_ups),
-        ("compute", "compute_to_other"),
-    ),
-    ("speed of a step", lambda effect: costs.speed_up(effect.step), ("step",)),
-    ("speed-up in time", lambda effect: costs.speed_up_in_time(effect.speed_ups), ("time", "time_to_other")),
-)
-"""Columns of what a change does to the cost: the name, the text, and the speed-ups of which a file has the numbers."""
-
-
+"""Contexts of a change: the whole, or the baseline."""
+COSTS = {
+    "speed-up in compute": ("compute", "compute_to_other"),
+    "speed of a step": ("step",),
+    "speed-up in time": ("time", "time_to_other"),
+}
+"""Columns of what a change does to the cost, and the speed-ups of which a file has the numbers."""
 PARTS = ("ratio", "low", "high")
 """Numbers of a speed-up in a file."""
 
@@ -66,7 +60,7 @@ def brief_effects(analysis: Analysis) -> ItemTable[Change]:
 
 
 def effects_on_cost(analysis: Analysis) -> ItemTable[Change]:
-    """What each change, and all together, do to the cost of equal scores: above 1, it is cheaper with the change."""
+    """Ratios of the cost of equal scores, for each change and for all together: above 1, cheaper with the change."""
     columns: list[TableColumn[Change]] = [TableColumn("change", lambda change: change.name, is_text=True)]
     columns += [column for name, of in _contexts(analysis).items() for column in _costs(name, of)]
     items = [change for change in analysis.changes if change.alone.speeds.keys() - {"step"}]
@@ -86,15 +80,18 @@ def _key(terms: Terms) -> frozenset[tuple[float, str]]:
 def _costs(context: str, of: Callable[[Change], Effect]) -> Iterator[TableColumn[Change]]:
     """Yield the columns of speed-ups in one context, of which a file has all numbers."""
 
-    def cost(name: str, text: Callable[[Effect], str], speeds: Sequence[str]) -> TableColumn[Change]:
+    def cost(name: str, speeds: Sequence[str]) -> TableColumn[Change]:
         def value(speed: str, part: str) -> Callable[[Change], object]:
             return lambda change: speed_json(of(change).speeds.get(speed))[part]
 
-        names = {(speed, part): f"{context.replace(' ', '_')}_{speed}_{part}" for speed in speeds for part in PARTS}
-        values = {name: value(*key) for key, name in names.items()}
-        return TableColumn(f"{name}, {context}", lambda change: text(of(change)), values)
+        def text(change: Change) -> str:
+            known = of(change).speeds
+            return costs.speed_up_to_common_score(known.get(speeds[0]), known.get(speeds[-1]))
 
-    return (cost(*column) for column in COSTS)
+        names = {(speed, part): f"{context.replace(' ', '_')}_{speed}_{part}" for speed in speeds for part in PARTS}
+        return TableColumn(f"{name}, {context}", text, {name: value(*key) for key, name in names.items()})
+
+    return (cost(*column) for column in COSTS.items())
 
 
 def effects_json(analysis: Analysis) -> list[JsonObject]:

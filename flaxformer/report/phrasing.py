@@ -227,17 +227,19 @@ def exploratory_findings(analysis: Analysis, at_most: int = 5) -> list[str]:
 
 
 def effects(analysis: Analysis) -> str:
-    """What the table of effects has, in sentences; empty without effects."""
+    """Explanation of the table of effects, in sentences; empty without effects."""
+    study = analysis.study
     if not analysis.changes:
         return ""
-    kind = "positive where good" if direction_of(analysis.study.metric, analysis.study.goal) else "with minus without"
-    contexts = "within the whole, all against all but the change; alone, the change against the baseline; interaction"
-    whole = f" ({contexts}, the first minus the second)" if analysis.study.combine == "leave-one-out" else ""
-    marks = f"; {', '.join(f'{mark} {verdict}' for verdict, mark in MARKS.items())}: verdict of its claim after Holm"
-    return (
-        f"Effects are {kind}{whole}, with 95 % intervals that are not corrected for their number"
-        f"{marks if analysis.claims else ''}. Ratios above 1: cheaper with the change."
-    )
+    sign = "positive where good" if direction_of(study.metric, study.goal) else "with the change minus without it"
+    sentences = [f"Effects are {sign}, with 95 % intervals that are not corrected for their number."]
+    if study.combine == "leave-one-out":
+        contexts = "within the whole, all changes against all but one; alone, one change against the baseline"
+        sentences.append(f"Contexts: {contexts}; the interaction is the first minus the second.")
+    if analysis.claims:
+        marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
+        sentences.append(f"Marks: the verdict of the claim about an effect ({marks}).")
+    return " ".join([*sentences, "Speed-ups are to the final score that both arms reach, above 1 where it is cheaper."])
 
 
 def references(analysis: Analysis) -> str:

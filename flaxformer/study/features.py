@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from flaxformer.store.declaration import WITH, WITHOUT, Labels
+from flaxformer.store.declaration import WITH, WITHOUT, Goal, Labels
+from flaxformer.store.weights import WeightsToKeep
 from flaxformer.study.claim import Claim
-from flaxformer.study.declare import Study
+from flaxformer.study.declare import Measure, Study
+from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.halving import direction_of
-from flaxformer.study.scaling_claim import ScalingClaim
 from flaxformer.study.search import Points
 from flaxformer.system.arguments import check_call
 from flaxformer.system.errors import UserError
@@ -24,8 +24,14 @@ def leave_one_out(
     question: str = "Which features of the recipe matter, alone and within the whole?",
     removing: bool = True,
     adding: bool = True,
-    claims: Sequence[Claim | ScalingClaim] = (),
-    **fields: Any,
+    claims: Sequence[Claim] = (),
+    seeds: Sequence[int] = range(5),
+    metric: str = "validation_loss",
+    goal: Goal | None = None,
+    measure: Measure | None = None,
+    compare: EqualCost | str | None = None,
+    keep: WeightsToKeep | None = None,
+    caveats: Sequence[str] = (),
 ) -> Study:
     """Return the study that removes each feature of a recipe alone, and adds each alone to the plain baseline.
 
@@ -52,7 +58,8 @@ def leave_one_out(
       removing: claim of every feature that removing it from the whole is worse.
       adding: claim of every feature that adding it to the baseline is better.
       claims: further claims, tested in the same family.
-      fields: other fields of `Study`, such as `seeds`, `metric` or `compare`.
+      seeds, metric, goal, measure, compare, keep, caveats: fields of `Study`; for its others,
+        `dataclasses.replace(study, …)`.
 
     Raises:
       UserError: no feature; features that cannot be combined, which the message names; or claims about a metric
@@ -61,8 +68,20 @@ def leave_one_out(
     if not features or not all(features.values()):
         raise UserError(f"features are {dict(features)}; expected at least one, each with the value at a path or more")
     names = sorted(features)
-    axes = [Points(feature, {WITHOUT: {}, WITH: features[feature]}) for feature in names]
-    study = Study(name=name, question=question, baseline=baseline, axes=axes, combine="leave-one-out", **fields)
+    study = Study(
+        name=name,
+        question=question,
+        baseline=baseline,
+        axes=[Points(feature, {WITHOUT: {}, WITH: features[feature]}) for feature in names],
+        combine="leave-one-out",
+        seeds=seeds,
+        metric=metric,
+        goal=goal,
+        measure=measure,
+        compare=compare,
+        keep=keep,
+        caveats=caveats,
+    )
     better = direction_of(study.metric, study.goal)
     if better is None and (removing or adding):
         raise UserError(f"metric is '{study.metric}', which has no direction; expected goal='lower' or goal='higher'")
@@ -71,8 +90,8 @@ def leave_one_out(
         lower, higher = ({feature: WITH} if goal == better else None for goal in ("lower", "higher"))
         return Claim(text, lower=lower, higher=higher, than={feature: WITHOUT}, where=where)
 
-    others = {feature: {other: WITH for other in names if other != feature} for feature in names}
-    within = [effect(f"removing {feature} from the whole is worse", feature, others[feature]) for feature in names]
+    contexts = {feature: {other: WITH for other in names if other != feature} for feature in names}
+    within = [effect(f"removing {feature} from the whole is worse", feature, contexts[feature]) for feature in names]
     alone = [effect(f"adding {feature} to the baseline is better", feature, {}) for feature in names]
     removals = within if removing and not (adding and len(names) == 1) else []  # of one feature, both are one contrast
     return dataclasses.replace(study, claims=[*removals, *(alone if adding else []), *claims])
