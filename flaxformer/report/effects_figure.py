@@ -12,8 +12,8 @@ from flaxformer.report.drawing import COLUMN, LineStyle, add_hover_text, draw_in
 from flaxformer.report.scores_figure import MARGIN, SHORT
 from flaxformer.study.halving import direction_of
 
-ROW, OFFSET = 0.24, 0.17
-"""Inches of a row; distance of the two effects of a change from its middle, in rows."""
+ROW, LEGEND, OFFSET = 0.24, 0.16, 0.17
+"""Inches of a row and of the legend; distance of the two effects of a change from its middle, in rows."""
 
 
 def effects_of(change: Change) -> list[tuple[str, Effect]]:
@@ -29,7 +29,7 @@ def effects_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
         return None
     colour = style_of(0).colour
     styles = {"within the whole": LineStyle(colour, "o"), "alone": LineStyle(colour, "o", is_hollow=True)}
-    figure = Figure(figsize=(width, MARGIN + ROW * len(shown)), layout="constrained")
+    figure = Figure(figsize=(width, MARGIN + LEGEND + ROW * len(shown)), layout="constrained")
     ax = figure.subplots()
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.axvline(0, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1)
@@ -44,6 +44,11 @@ def effects_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
     is_good = direction_of(analysis.study.metric, analysis.study.goal) is not None
     ax.set_xlabel(f"effect on the {phrasing.metric(analysis.study)}{', positive where good' if is_good else ''}")
     ax.grid(axis="both")
+    if any(len(effects_of(change)) > 1 for change in shown):
+        marks = [
+            ax.plot([], [], s.marker, color=colour, mfc="white" if s.is_hollow else colour)[0] for s in styles.values()
+        ]
+        figure.legend(marks, list(styles), loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
