@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from flaxformer.analysis.arms import ArmSummary, divergence_rates, without_value
 from flaxformer.analysis.claim_history import FurtherSeeds, History
 from flaxformer.analysis.declaration_limits import log_limits
+from flaxformer.analysis.effects import Change, changes
 from flaxformer.analysis.explore import Exploration, explore
 from flaxformer.analysis.former_results import former_arms
 from flaxformer.analysis.judging import JudgedClaim, judge_claims, key_of
@@ -103,6 +104,11 @@ class Analysis:
     def scaling(self) -> ScalingAnalysis | None:
         """Scaling laws of a study that declares them."""
         return analyse_scaling(self.study, self.arms)
+
+    @functools.cached_property
+    def changes(self) -> list[Change]:
+        """Effects of the changes of a study that varies its axes one at a time."""
+        return changes(self.study, self.arms)
 
     @functools.cached_property
     def speed_ups(self) -> list[SpeedUps]:

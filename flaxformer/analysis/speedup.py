@@ -156,16 +156,8 @@ def speed_up(
       goal: the direction in which the metric is good.
       resource: cost in FLOPs ("compute") or in seconds ("time").
     """
-    pairs = [
-        (arm_row, baseline_row)
-        for arm_row, baseline_row in zip(arm.rows, baseline.rows, strict=True)
-        if arm_row is not None and baseline_row is not None
-        if _is_usable(arm_row, metric) and _is_usable(baseline_row, metric)
-    ]
-    how = {(_kind(row.device), row.group_size) for pair in pairs for row in pair}
-    if not pairs or (
-        resource == "time" and (len(how) > 1 or min(seconds_of(row) for pair in pairs for row in pair) <= 0)
-    ):
+    pairs = _usable_pairs(arm, baseline, metric)
+    if not pairs or (resource == "time" and not _are_timed_alike(pairs)):
         return None
     logs, crossings, above, below = [], [], 0, 0
     for arm_row, baseline_row in pairs:
@@ -185,6 +177,34 @@ def speed_up(
         mean = math.nan if above and below else effect.mean
         effect = Estimate(mean, math.nan, math.nan, effect.sd, effect.n)
     return SpeedUp(_widen(effect, crossings), above, below)
+
+
+def speed_up_of_a_step(arm: ArmSummary, baseline: ArmSummary, metric: str = LOSS) -> SpeedUp | None:
+    """Return the seconds per step of a baseline divided by those of an arm, paired by seed; None where not known.
+
+    It is known where both were trained on the same kind of device, with as many runs together.
+    """
+    pairs = _usable_pairs(arm, baseline, metric)
+    if not pairs or not _are_timed_alike(pairs):
+        return None
+    paces = [[seconds_of(row) / max((row.evaluated_at or (1,))[-1], 1) for row in pair] for pair in pairs]
+    return SpeedUp(judge_difference([math.log(slow / fast) for fast, slow in paces]).effect, 0, 0)
+
+
+def _usable_pairs(arm: ArmSummary, baseline: ArmSummary, metric: str) -> list[tuple[Row, Row]]:
+    """The runs of an arm and of a baseline at each seed that has both, with their curves and costs."""
+    return [
+        (arm_row, baseline_row)
+        for arm_row, baseline_row in zip(arm.rows, baseline.rows, strict=True)
+        if arm_row is not None and baseline_row is not None
+        if _is_usable(arm_row, metric) and _is_usable(baseline_row, metric)
+    ]
+
+
+def _are_timed_alike(pairs: Sequence[tuple[Row, Row]]) -> bool:
+    """True if the seconds of runs compare: on devices of one kind, with as many runs together."""
+    rows = [row for pair in pairs for row in pair]
+    return len({(_kind(row.device), row.group_size) for row in rows}) == 1 and min(map(seconds_of, rows)) > 0
 
 
 def _too_few(unknown: Sequence[Reached]) -> str:

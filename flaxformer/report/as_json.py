@@ -6,6 +6,7 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.compare import Comparison
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import verdicts
+from flaxformer.report.effect_tables import effects_json
 from flaxformer.statistics.estimates import Estimate
 from flaxformer.statistics.finite import finite
 from flaxformer.system.digests import JsonObject
@@ -40,6 +41,7 @@ def study_json(analysis: Analysis, folder: Path, overrides: tuple[str, ...] = ()
         "arms": [
             {"labels": dict(arm.labels), **_estimate(arm.estimate)} for arm in [*analysis.arms, *analysis.quantities]
         ],
+        "effects": effects_json(analysis),
         "overrides": list(overrides),
         "warnings": list(analysis.warnings),
         "limits": list(analysis.limits),

@@ -100,6 +100,12 @@ def speed_up_in_compute(pair: SpeedUps | None) -> str:
     return f"{speed_up(pair.compute)}; {speed_up(pair.compute_to_baseline)} to that of the other"
 
 
+def speed_up_to_common_score(to_arm: SpeedUp | None, to_other: SpeedUp | None) -> str:
+    """The speed-up to that of two final scores which both arms reach; without one, to the arm's own."""
+    known = [up for up in (to_arm, to_other) if up is not None and not (up.reason or up.above or up.below)]
+    return speed_up(known[0] if known else to_arm)
+
+
 def summary(analysis: Analysis) -> str:
     """The cost of the arms, and the rule by which they are compared; empty where no cost is known."""
     costs = [arm.cost for arm in analysis.arms if arm.cost is not None]

@@ -12,6 +12,7 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.report import (
     cost_tables,
     costs,
+    effect_tables,
     events,
     figures,
     measured,
@@ -58,6 +59,11 @@ def document(analysis: Analysis, launches: Sequence[JsonObject] = ()) -> StudyRe
             ReportSection("Qualifications", [Bullets(verdicts.qualified_claims(analysis.claims))]),
             _section(tables.simple_effects(analysis)),
             _section(tables.without_diverged(analysis)),
+            _section(
+                effect_tables.effects(analysis),
+                figures.effects(analysis),
+                after=[Paragraph(phrasing.effects(analysis), NOT_IN_PAPER), effect_tables.effects_on_cost(analysis)],
+            ),
             _section(tables.variances(analysis)),
             ReportSection("Best values", [Bullets(phrasing.first_sweep_findings(analysis), LISTS)]),
             *(_section(tables.sweep(analysis, i), figures.sweep(analysis, i)) for i in sweeps),

@@ -14,6 +14,7 @@ from flaxformer.report import costs, heads, maps, numbers, phrasing, scaling_tex
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE
+from flaxformer.report.effects_figure import effects_figure, effects_of
 from flaxformer.report.heads_figure import attention_figure, heads_figure
 from flaxformer.report.html import PageFigure
 from flaxformer.report.joint_law_figure import joint_law_figure
@@ -58,6 +59,22 @@ def arms(analysis: Analysis) -> Figure:
 
     is_shown = _are_few(analysis) and not analysis.sweeps
     return _figure(analysis, "arms", lambda width: arms_figure(analysis, width), caption, describe, is_shown)
+
+
+def effects(analysis: Analysis) -> Figure:
+    """The effects of single changes."""
+    caption = (
+        "The effect of every change, positive where it is good, by its size: within the whole (full marks) and alone "
+        "(hollow marks), as means over paired seeds with 95 % intervals, which are not corrected for their number."
+    )
+
+    def describe() -> str:
+        single = [change for change in analysis.changes if change.is_single]
+        parts = [[f"{phrasing.interval(e.metric, '+')} {name}" for name, e in effects_of(change)] for change in single]
+        items = [f"{change.name} {', '.join(texts)}" for change, texts in zip(single, parts, strict=True)]
+        return f"Effects on the {phrasing.metric(analysis.study)}: {_shorten(items)}"
+
+    return Figure("effects", lambda width: effects_figure(analysis, width), caption, describe)
 
 
 def quantities(analysis: Analysis) -> Figure:

@@ -11,18 +11,11 @@ from flaxformer.analysis.sweep import Sweep, SweepLine, SweepPoint
 from flaxformer.report import numbers
 from flaxformer.report.numbers import p_value
 from flaxformer.statistics.estimates import Estimate
-from flaxformer.store.declaration import QUANTITY, Declaration, Labels
-from flaxformer.study.halving import Goal
+from flaxformer.store.declaration import QUANTITY, WITH, WITHOUT, Declaration, Labels
+from flaxformer.study.halving import direction_of
 from flaxformer.system.wording import count_of, join_words
 
 MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
-GOALS: dict[str, Goal] = {
-    "validation_loss": "lower",
-    "validation_accuracy": "higher",
-    "test_loss": "lower",
-    "test_accuracy": "higher",
-}
-"""Direction that is better, for the metrics that have one."""
 MOST_LINES = 4
 """Number of lines of a sweep of which the answer gives each best value."""
 
@@ -219,7 +212,7 @@ def exploratory_finding(contrast: Exploration, study: Declaration) -> str:
 
 def compare(difference: float, study: Declaration) -> str:
     """Return "better" or "worse" for a difference of a metric with a direction, else "higher" or "lower"."""
-    goal = study.goal or GOALS.get(study.metric)
+    goal = direction_of(study.metric, study.goal)
     if goal is None:
         return "higher" if difference > 0 else "lower"
     return "better" if (difference > 0) == (goal == "higher") else "worse"
@@ -231,6 +224,22 @@ def exploratory_findings(analysis: Analysis, at_most: int = 5) -> list[str]:
     sentences = [exploratory_finding(contrast, analysis.study) for contrast in findings[:at_most]]
     more = len(findings) - at_most
     return sentences + ([f"and {more} more, in the report's table of contrasts"] if more > 0 else [])
+
+
+def effects(analysis: Analysis) -> str:
+    """Explanation of the table of effects, in sentences; empty without effects."""
+    study = analysis.study
+    if not analysis.changes:
+        return ""
+    sign = "positive where good" if direction_of(study.metric, study.goal) else "with the change minus without it"
+    sentences = [f"Effects are {sign}, with 95 % intervals that are not corrected for their number."]
+    if study.combine == "leave-one-out":
+        contexts = "within the whole, all changes against all but one; alone, one change against the baseline"
+        sentences.append(f"Contexts: {contexts}; the interaction is the first minus the second.")
+    if analysis.claims:
+        marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
+        sentences.append(f"Marks: the verdict of the claim about an effect ({marks}).")
+    return " ".join([*sentences, "Speed-ups are to the final score that both arms reach, above 1 where it is cheaper."])
 
 
 def references(analysis: Analysis) -> str:
@@ -280,5 +289,10 @@ def failures(analysis: Analysis, at_most: int = 5) -> list[str]:
 
 
 def arm(names: dict[str, str]) -> str:
-    """The name of an arm from its levels alone, such as "pre · none", or of a quantity."""
+    """The name of an arm from its levels alone, such as "pre · none" or "all but QK norm", or of a quantity."""
+    if len(names) > 1 and {*names.values()} <= {WITH, WITHOUT}:
+        features, missing = ([name for name in names if names[name] == label] for label in (WITH, WITHOUT))
+        if len(missing) < 2 <= len(features):
+            return f"all but {missing[0]}" if missing else "all"
+        return " · ".join(features) or "baseline"
     return names.get(QUANTITY) or " · ".join(names.values()) or "baseline"

@@ -30,7 +30,7 @@ def arms_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
     """Every arm; arms that differ in the first axis alone share a style."""
     shown = [arm for arm in analysis.arms if arm.estimate.n]
     styles = series_styles(analysis)
-    axes = " · ".join(axis.name for axis in analysis.study.axes)
+    axes = "" if analysis.study.combine == "leave-one-out" else " · ".join(analysis.axes)
     metric = phrasing.metric(analysis.study)
     figure = _draw_rows(shown, [styles[series(analysis, arm)] for arm in shown], metric, axes, width)
     if figure:
@@ -75,9 +75,9 @@ def _draw_rows(
 
 
 def panel_axis(analysis: Analysis) -> str | None:
-    """Name of the axis with a panel per level: the first of several; None for a single axis."""
+    """Name of the axis with a panel per level: the first of several; None for a single axis, or for features."""
     axes = analysis.study.axes
-    return axes[0].name if len(axes) > 1 else None
+    return axes[0].name if len(axes) > 1 and analysis.study.combine != "leave-one-out" else None
 
 
 def series(analysis: Analysis, arm: ArmSummary) -> str:

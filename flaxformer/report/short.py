@@ -1,23 +1,26 @@
 """The answer on one screen of a terminal: verdicts, what the command changed in the study, and what limits it."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.report import events, phrasing, tables, verdicts
+from flaxformer.report import effect_tables, events, phrasing, tables, verdicts
 from flaxformer.report.width import fit_width, shorten_cells
 from flaxformer.study.divergence import RULE
 from flaxformer.system.wording import count_of
 
-MOST_CLAIMS, MOST_LIMITS, MOST_EVENTS, MOST_ARMS = 5, 2, 2, 8
-"""Largest numbers of claims, limits, events and arms that are shown; of warnings, all are."""
+MOST_CLAIMS, MOST_LIMITS, MOST_EVENTS, MOST_ARMS, MOST_EFFECTS = 5, 2, 2, 8, 12
+"""Largest numbers of claims, limits, events, arms and effects that are shown; of warnings, all are."""
 
 
 def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...] = ()) -> None:
     """Print the question, the answer with a line per claim, overrides, events, every warning, and the first limits.
+
+    Where axes are varied one at a time, the table of their effects stands in place of the claims.
 
     Args:
       console: the terminal.
@@ -29,11 +32,15 @@ def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...]
     claims = [*analysis.claims, *analysis.withdrawn]
     if answer := verdicts.answer(analysis.claims).strip():
         console.print(Text(answer))
-    for claim in claims[:MOST_CLAIMS]:
+    if has_effects := 0 < len(analysis.changes) <= MOST_EFFECTS:
+        console.print(fit_width(effect_tables.brief_effects(analysis).in_form("terminal"), console.width))
+    if has_effects and claims:
+        console.print(Text(_counts(claims)))
+    for claim in [] if has_effects else claims[:MOST_CLAIMS]:
         console.print(claim_line(claim, is_alone=len(claims) < 3))
-    if len(claims) > MOST_CLAIMS:
+    if len(claims) > MOST_CLAIMS and not has_effects:
         console.print(Text(f"  and {len(claims) - MOST_CLAIMS} more claims"))
-    if not claims:
+    if not claims and not has_effects:
         console.print(Text(verdicts.verdict(analysis)))
         arms = tables.arms(analysis).in_form("terminal")
         if arms.rows and len(arms.rows) <= MOST_ARMS:
@@ -49,6 +56,13 @@ def claim_line(claim: JudgedClaim, is_alone: bool) -> Text:
         more = len(remarks) - 1
         remarks = [phrasing.effect(claim), *([count_of(more, "qualification")] if more else [])]
     return Text.assemble(verdicts.marked_verdict(claim), ": ", claim.text, (f" ({'; '.join(remarks)})", "dim"))
+
+
+def _counts(claims: Sequence[JudgedClaim]) -> str:
+    """The number of claims with each verdict, and its mark."""
+    counts = Counter(claim.judgement.verdict for claim in claims)
+    texts = [f"{n} {verdict} ({phrasing.MARKS[verdict]})" for verdict, n in counts.most_common()]
+    return f"Of {count_of(len(claims), 'claim')}, after Holm: {', '.join(texts)}."
 
 
 def _changes(overrides: tuple[str, ...]) -> Iterator[Text]:

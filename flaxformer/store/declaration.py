@@ -18,6 +18,10 @@ VERDICTS = {"supported", "refuted", "inconclusive"}
 """Verdicts on a claim."""
 Goal = Literal["lower", "higher"]
 """The better values of a metric."""
+Combine = Literal["product", "zip", "one-factor", "leave-one-out"]
+"""Combinations of the levels of the axes."""
+WITHOUT, WITH = "without", "with"
+"""Labels of an axis that is one feature of a recipe."""
 Labels = dict[str, str]
 """Label of an arm on each axis."""
 
@@ -174,6 +178,7 @@ class Declaration(DeclaredQuestion, dict=True, frozen=True, kw_only=True):
     """`FORMAT`."""
     exact: bool = False
     """True if the numbers do not depend on the seed."""
+    combine: Combine = "product"
     arms: tuple[DeclaredArm, ...] = ()
     recipes: dict[str, Recipe] = msgspec.field(default_factory=dict)
     """Recipe by arm, also of arms of earlier declarations."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from flaxformer.study.declare import Study
     from flaxformer.study.distributions import Choice, Integer, LogUniform, Uniform
     from flaxformer.study.equal_cost import EqualCost
+    from flaxformer.study.features import leave_one_out
     from flaxformer.study.halving import Halving
     from flaxformer.study.probe import Probe
     from flaxformer.study.scaling import Scaling
@@ -35,6 +36,7 @@ __all__ = [
     "Study",
     "Trial",
     "Uniform",
+    "leave_one_out",
     "sample_points",
 ]
 
@@ -56,6 +58,7 @@ __getattr__ = lazy_names(
         ),
         "equal_cost": ("EqualCost",),
         "halving": ("Halving",),
+        "features": ("leave_one_out",),
         "probe": ("Probe",),
         "scaling": ("Scaling",),
         "scaling_claim": ("ScalingClaim",),

@@ -5,13 +5,13 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from jax import Array
 
 from flaxformer.core.paths import get_at, replace_at
 from flaxformer.core.struct import Config
-from flaxformer.store.declaration import QUANTITY, Labels
+from flaxformer.store.declaration import QUANTITY, Combine, Labels
 from flaxformer.store.rows import Row
 from flaxformer.store.weights import WeightsToKeep
 from flaxformer.study.arm import Arm, Trial, distinct
@@ -47,7 +47,8 @@ class Study:
       baseline: the run that the arms vary.
       axes: the factors to vary.
       combine: combination of the axes' levels: "product" (every combination), "zip" (first levels, second levels, and
-        so on), or "one-factor" (the baseline, and every level alone).
+        so on), "one-factor" (the baseline, and every level alone), or "leave-one-out" (of axes with two levels: the
+        baseline, every change of it alone, all changes together, and all but each; see `leave_one_out`).
       seeds: seeds of every arm; arms are compared seed by seed.
       metric: metric by which arms are compared: "validation_loss", "validation_accuracy"; "test_loss" or
         "test_accuracy", to report a result on data by which nothing was chosen; a column of a named evaluation, such as
@@ -76,7 +77,7 @@ class Study:
     baseline: Run
     axes: Sequence[Axis] = ()
     seeds: Sequence[int] = range(5)
-    combine: Literal["product", "zip", "one-factor"] = "product"
+    combine: Combine = "product"
     metric: str = "validation_loss"
     claims: Sequence[Claim | ScalingClaim] = ()
     scaling: Scaling | None = None

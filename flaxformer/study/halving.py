@@ -18,6 +18,12 @@ def goal_of(metric: str, goal: Goal | None = None) -> Goal:
     return goal or ("higher" if is_accuracy(metric) else "lower")
 
 
+def direction_of(metric: str, goal: Goal | None = None) -> Goal | None:
+    """Return the direction in which a metric is good: the given one, or that of a loss or accuracy of the task."""
+    is_known = metric in ("validation_loss", "test_loss") or is_accuracy(metric)
+    return goal_of(metric, goal) if is_known or goal is not None else None
+
+
 def is_accuracy(metric: str) -> bool:
     """True for the accuracy of the task, which is good when it is high; for others, a study declares its `goal`."""
     return metric in ("validation_accuracy", "test_accuracy")

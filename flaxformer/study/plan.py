@@ -163,6 +163,7 @@ def declaration(study: Study, programs: Sequence[ProgramGroup] | None = None) ->
         metric=study.metric,
         unit=study.unit,
         goal=study.goal,
+        combine=study.combine,
         axes=tuple(_axis(study, axis) for axis in study.axes),
         seeds=tuple(study.seeds),
         claims=_claims(study),

@@ -35,6 +35,7 @@ from flaxformer.store import declaration_log, provenance
 from flaxformer.store.declaration import QUANTITY
 from flaxformer.store.store import RUNGS, Store
 from flaxformer.study.claim import arm_name
+from flaxformer.study.combinations import COMBINATIONS
 from flaxformer.study.load import load_study
 
 SEQUENCES, LENGTH = 4, 16
@@ -226,7 +227,7 @@ class Edits(RuleBasedStateMachine):
     @rule(
         change=st.sampled_from(
             [{"metric": name, "measures": name == "score"} for name in METRIC_NAMES]
-            + [{"combine": "one-factor"}, {"combine": "product"}, {"combine": "zip"}]
+            + [{"combine": name} for name in COMBINATIONS]
             + [{"halves": True}, {"halves": False}, {"keeps": True}, {"keeps": False}]
             + [{"steps": 12}, {"steps": 6}, {"beta2": 0.99}, {"beta2": 0.999}, {"question": "Is it *larger*?"}]
         )

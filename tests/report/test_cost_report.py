@@ -33,8 +33,8 @@ def without_a_display():
         yield
 
 
-def with_costs(root, study, loss):
-    """A folder of finished runs with the losses that the caller gives, and the costs of their configs."""
+def with_costs(root, study, loss, about=lambda trial: {}):
+    """A folder of finished runs with the losses that the caller gives, the costs of their configs, and other fields."""
     store = fill(root, study, loss)
     rows = store.rows()
     store.remove_rows(list(rows))
@@ -54,7 +54,7 @@ def with_costs(root, study, loss):
             "evaluated_at": STEPS,
             "curves": {"validation_loss": curve, "validation_accuracy": [0.0, 0.1, 0.2, 0.5]},
         }
-        store.append("all", dataclasses.replace(row, **changes))
+        store.append("all", dataclasses.replace(row, **changes | about(trial)))
     store.finish("all")
     return store
 

@@ -127,7 +127,7 @@ def test_every_public_declaration_is_in_the_table() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "value", "expected"),
     [
-        (Study, "combine", 3, "Study: combine is 3; expected 'product' or 'zip' or 'one-factor'"),
+        (Study, "combine", 3, "Study: combine is 3; expected 'product' or 'zip' or 'one-factor' or 'leave-one-out'"),
         (Study, "combine", "prodct", "Study: combine is 'prodct'; did you mean 'product'"),
         (Study, "axes", {"a": 1}, "Study: axes is {'a': 1}; expected a list of Axis"),
         (Study, "axes", [3], r"Study: axes\[0\] is 3; expected Axis"),
