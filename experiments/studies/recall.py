@@ -99,15 +99,15 @@ def distinct(key: Array, count: int, below: int) -> Int[Array, "count"]:
 
 def derive(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Return the loss and the accuracy of each mixer at each length, at the rate with the least loss."""
-    found = {}
+    numbers = {}
     for length in PAIRS:
         for mixer in ("attention", *MIXERS):
             at = [row for arm, row in rows.items() if arm.startswith(f"length={length},mixer={mixer},")]
             if at:
                 best = min(at, key=lambda row: row["validation_loss"])
-                found[f"{mixer} at {length}"] = best["validation_loss"]
-                found[f"accuracy of {mixer} at {length}"] = best["validation_accuracy"]
-    return found
+                numbers[f"{mixer} at {length}"] = best["validation_loss"]
+                numbers[f"accuracy of {mixer} at {length}"] = best["validation_accuracy"]
+    return numbers
 
 
 def hybrid(mixer: Any) -> dict[str, Any]:

@@ -30,9 +30,9 @@ def translated(folder: Path, seed: int, lines: list[bytes]) -> list[str]:
     file = folder / "translations" / f"{seed}.en"
     if not file.exists():
         model = flaxformer.load(folder, seed=seed)
-        found = list(translate(model.params, model.config, model.run.task, lines))
+        output = list(translate(model.params, model.config, model.run.task, lines))
         file.parent.mkdir(exist_ok=True)
-        file.write_text("".join(f"{line}\n" for line in found))
+        file.write_text("".join(f"{line}\n" for line in output))
     return file.read_text().split("\n")[: len(lines)]
 
 
