@@ -12,10 +12,13 @@ import pytest
 from flaxformer.checkpoint import Stop
 from flaxformer.core.paths import replace_at
 from flaxformer.data import prepare, read_tokenizer
+from flaxformer.data.token_files import open_tokens
 from flaxformer.jobs import Job, train
 from flaxformer.runner.events import Evaluated
 from flaxformer.study.load import load, load_study
+from flaxformer.system.errors import UserError
 from flaxformer.training import Run
+from flaxformer.training.memory import parameters
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "training"
 RECIPES = [file for file in sorted(FOLDER.glob("*.py")) if "\nrun = Run(" in file.read_text()]
@@ -29,6 +32,13 @@ def script(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def write_shard(file, tokens):
+    """A file of tokens in the format of modded-nanogpt."""
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, len(tokens)
+    file.write_bytes(header.tobytes() + np.array(tokens, "<u2").tobytes())
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +65,10 @@ def data(tmp_path_factory):
         for number in range(20):
             (files / "text" / f"{number}.txt").write_text(text)
         prepare("data/text", "data/fineweb")
+        (files / "fineweb10B").mkdir()
+        for name in ("fineweb_val_000000", "fineweb_train_000001", "fineweb_train_000002"):
+            write_shard(files / "fineweb10B" / f"{name}.bin", [50256, *range(3000)])
+        script("track3_data").prepare(files / "fineweb10B", files / "fineweb10B" / "prepared")
     return folder
 
 
@@ -117,6 +131,26 @@ def test_training_set_has_no_test_sentence():
     assert all(int(target.split()[1]) == int(source.split()[1]) for source, target in sides["test"])
 
 
+def test_the_network_of_track_3_has_the_published_number_of_weights(data):
+    assert parameters(recipe(FOLDER / "track3.py", data).model) == 162_354_816
+
+
+def test_token_shards_are_joined_in_order_and_checked(tmp_path):
+    for name, tokens in (("train_000001", [50256, 1, 2]), ("train_000002", [3, 50256, 4]), ("val_000000", [5, 6, 7])):
+        write_shard(tmp_path / f"fineweb_{name}.bin", tokens)
+    shards = script("track3_data")
+    shards.prepare(tmp_path, tmp_path / "prepared")
+    folder = open_tokens(str(tmp_path / "prepared"))
+    assert folder.train.tolist() == [50256, 1, 2, 3, 50256, 4]
+    assert folder.train_documents.tolist() == [0, 4, 6]
+    assert folder.validation.tolist() == [5, 6, 7]
+    write_shard(tmp_path / "fineweb_train_000003.bin", [1, 2, 3])
+    with (tmp_path / "fineweb_train_000003.bin").open("ab") as file:
+        file.write(b"\0\0")
+    with pytest.raises(UserError, match=r"000003.bin has 4 tokens; expected 3"):
+        shards.prepare(tmp_path, tmp_path / "again")
+
+
 TINY = {"layers": 1, "d_model": 16, "attention.heads": 2, "feed_forward.d_ff": 16}
 SHORT = {
     "task.batch_size": 4,
@@ -134,7 +168,10 @@ def test_a_recipe_trains(file, data, tmp_path):
     run = recipe(file, data)
     stacks = ["model", *(["model.encoder"] if run.model.encoder else [])]
     with contextlib.chdir(data):
-        run = replace_at(run, SHORT | {f"{stack}.{name}": value for stack in stacks for name, value in TINY.items()})
+        tiny = {f"{stack}.{name}": value for stack in stacks for name, value in TINY.items()}
+        if getattr(run.model.positions, "rotated_width", None) is not None:
+            tiny["model.positions.rotated_width"] = 4
+        run = replace_at(run, SHORT | tiny)
         losses = [
             event.metrics["validation_loss"]
             for event in train(run, Job(output=tmp_path), Stop())

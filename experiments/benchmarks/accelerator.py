@@ -11,7 +11,7 @@ Sections, in the order in which they are measured; each is a benchmark of its ow
 Peers are left out where they are not installed: pip install torch transformers.
 Output: a JSON file and a page in Markdown in runs/bench/accelerator, written again after each measurement, so that an
     interruption loses nothing. Shares are of the data sheet (`flaxformer.targets.devices`).
-On a machine without a package index: accelerator.sh.
+On a machine without a package index: experiments/on_gpu.sh with WHEELS flaxformer bench accelerator.
 """
 
 import dataclasses
