@@ -19,6 +19,10 @@ Pilot: seeds 100 and 101, in this setting, the first that was tried. Score -1.32
     The margins are about half of these differences.
 Command: flaxformer run experiments/published/induction_depth.py
 Cost: 12 runs in 2 compiled programs, about 2 minutes on 2 CPU cores.
+Result: all five claims supported at seeds 0 to 5. The score is -1.29 with one layer and -2.59 with two; the bump is
+    0.021 nats (0.010 to 0.042) with one layer and 0.236 (0.217 to 0.252) with two; in two layers, the score is half-way
+    6 steps before the prefix-matching score (-12 to +3, 90 %). The bound of one layer's bump, 0.05, is near its
+    interval.
 """
 
 from collections.abc import Mapping, Sequence
