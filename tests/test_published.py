@@ -1,13 +1,16 @@
-"""Studies of experiments/published/: each says what was published and how it differs; the page is that of the records."""
+"""Studies of experiments/published/: what each says of its source, and the page, which is that of the records."""
 
 import importlib.util
 import json
 from pathlib import Path
 
 import pytest
-from study.tiny import EQUAL, LOWER, fill, tiny
+from study.tiny import LOWER, fill, tiny
 
-from flaxformer.report.write import write
+from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.provenance import provenance
+from flaxformer.store.records import append_line
+from flaxformer.study import Claim
 from flaxformer.study.load import load_study
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "published"
@@ -52,12 +55,13 @@ def test_a_record_has_the_verdict_of_every_claim(tmp_path):
         is_high = trial.arm.labels.get("rate") == "high"
         return 2.0 - 0.3 * is_high + 0.002 * ((7 * trial.seed + 3 * is_high) % 11)
 
-    store = fill(tmp_path / "tiny", tiny(seeds=range(6), claims=(LOWER, EQUAL)), scores)
-    write(store)
+    opposite = Claim("low is better than high", lower={"rate": "low"}, than={"rate": "high"})
+    store = fill(tmp_path / "tiny", tiny(seeds=range(6), claims=(LOWER, opposite)), scores)
+    append_line(store.root / LAUNCHES, provenance())
     found = records.record_of(store.root)
     assert found["study"] == "tiny"
     assert [(line["tested"], line["verdict"]) for line in found["statements"]] == [
         (LOWER.text, "supported"),
-        (EQUAL.text, "supported"),
+        (opposite.text, "refuted"),
     ]
     assert json.loads(json.dumps(found)) == found

@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from flaxformer.analysis.analysis import analyse
 from flaxformer.claims.record import statements
 from flaxformer.report import phrasing
+from flaxformer.report.files import results
 from flaxformer.report.numbers import duration
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
@@ -77,7 +76,7 @@ def command(text: str) -> str:
 def record_of(folder: Path) -> dict[str, Any]:
     """Return what the page shows of a study's results."""
     analysis, launches = analyse(Store(folder)), read_lines(folder / LAUNCHES)
-    rows = pl.read_parquet(folder / "results.parquet")
+    rows = results(analysis)
     return {
         "study": analysis.study.name,
         "runs": rows.height,
