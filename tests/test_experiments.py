@@ -1,4 +1,4 @@
-"""Every file in experiments/ loads, plans, and takes a training step in every program that it compiles."""
+"""Every file in experiments/ and experiments/published/ loads, plans, and takes a training step in two programs."""
 
 import math
 from pathlib import Path
@@ -22,7 +22,8 @@ def test_every_experiment_loads_and_steps(file):
     assert study.name == file.stem
     assert study.claims
     assert study.caveats
-    for group in groups(study.trials()):
+    first, *further = groups(study.trials())
+    for group in [first, *further[-1:]]:
         run = jax.tree.map(jnp.asarray, group.example)
         source = run.task.load()
         state, metrics = jax.jit(train_step)(start(run), run, source.batch(jax.random.key(0), 0))
