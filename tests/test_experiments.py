@@ -1,4 +1,4 @@
-"""Every file in experiments/ loads, plans, and takes a training step in every program that it compiles."""
+"""Every file in experiments/ and experiments/published/ loads, plans, and takes a training step in two programs."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,8 @@ from flaxformer.study.load import load_study
 from flaxformer.study.program_groups import groups
 from flaxformer.training import start, train_step
 
-FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.py"))
+FOLDER = Path(__file__).parents[1] / "experiments"
+FILES = sorted([*FOLDER.glob("*.py"), *(file for file in FOLDER.glob("published/*.py") if file.stem != "records")])
 
 
 @pytest.mark.slow
@@ -21,13 +22,16 @@ def test_every_experiment_loads_and_steps(file):
     assert study.name == file.stem
     assert study.claims
     assert study.caveats
-    for group in groups(study.trials()):
+    first, *further = groups(study.trials())
+    for group in [first, *further[-1:]]:
         run = jax.tree.map(jnp.asarray, group.example)
         source = run.task.load()
         state, metrics = jax.jit(train_step)(start(run), run, source.batch(jax.random.key(0), 0))
         assert state.step == 1
-        # At initialisation a language model knows nothing; Xavier and unit variance keep it within a few nats of that.
-        assert abs(float(metrics["loss"]) - math.log(run.model.vocabulary)) < 2
+        assert math.isfinite(metrics["loss"])
+        if run.model.head.predicts == "tokens":
+            # At initialisation a language model knows nothing; Xavier and unit variance keep it near that.
+            assert abs(float(metrics["loss"]) - math.log(run.model.vocabulary)) < 2
 
 
 def test_default_study_is_among_the_experiments():

@@ -16,6 +16,8 @@ than the unigram distribution (3.16), and no run diverged. The sensitivities are
 0.26 with query-key norm and 0.27 with both. The directions of the first two claims are those of the paper; the margin
 of the third, and the range of rates, were chosen by the pilot.
 
+Published: query-key norm and z-loss lower the sensitivity to the learning rate (Wortsman et al. 2023, arXiv
+    2309.14322).
 Command: flaxformer run experiments/studies/rate_sensitivity.py
 Cost: 320 runs in 4 compiled programs, 2 minutes of processor time.
 Expected: all claims supported.

@@ -19,6 +19,8 @@ average, 0.1 and 0.36; the transfer cost of CompleteP is 0.01. An earlier pilot 
 thresholds of the slopes are those of rates_over_widths.py, which come from the question; that of the transfer cost, the
 fourth claim, the batches and the range of rates were chosen by the pilots. Depth-μP is reported without a claim.
 
+Published: under CompleteP the best learning rate of a shallow model is also that of a deep one (Dey et al. 2025, arXiv
+    2505.01618).
 Command: flaxformer run experiments/studies/rates_over_depths.py --layout scanned
 Cost: 768 runs in 12 compiled programs, about 20 minutes of processor time.
 Expected: the third and the fourth claim supported, the others unclear after the pilot.

@@ -9,6 +9,8 @@ Pilot (seeds 100 and 101, rates from 2^-11 to 2^-4): the best rates of the mean 
 the standard parametrization, a slope of -0.64; under μP they are between 0.02 and 0.03 at all widths. The thresholds
 are those of the question that the study was written for, and were not chosen by the pilot; the range of rates was.
 
+Published: under μP the best learning rate of a narrow model is also that of a wide one (Yang et al. 2022, arXiv
+    2203.03466).
 Command: flaxformer run experiments/studies/rates_over_widths.py
 Cost: 448 runs in 8 compiled programs; about a quarter of an hour on 2 CPU cores.
 Expected: both claims supported.

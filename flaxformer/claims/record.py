@@ -68,7 +68,7 @@ class CaseRecord:
 def of(outcome: CaseResult, quick: bool) -> CaseRecord:
     """Return the record of a case that has just been measured."""
     case = outcome.case
-    lines = _lines(outcome.analyses, outcome.failure)
+    lines = statements(outcome.analyses, outcome.failure)
     return CaseRecord(case.number, case.claim, case.source, outcome.seconds, quick, lines)
 
 
@@ -102,7 +102,7 @@ def read_all(root: Path) -> list[CaseRecord]:
         case = _read(path)
         evidence = [path.parent / name for name in case.evidence]
         analyses = [(folder, analyse(Store(folder))) for folder in evidence if (folder / "study.json").exists()]
-        lines = _lines(analyses, case.failure)
+        lines = statements(analyses, case.failure)
         records.append(CaseRecord(case.number, case.claim, case.source, case.seconds, case.quick, lines))
     return sorted(records, key=lambda record: record.number)
 
@@ -121,7 +121,7 @@ def _read(path: Path) -> StoredCase:
     return case
 
 
-def _lines(analyses: Sequence[tuple[Path, Analysis]], failure: str) -> list[Statement]:
+def statements(analyses: Sequence[tuple[Path, Analysis]], failure: str = "") -> list[Statement]:
     """Return each tested statement of the evidence, and the failure, if any."""
     lines = [
         Statement(

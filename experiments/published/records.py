@@ -1,0 +1,176 @@
+"""Write README.md from the records of results and the first lines of the files.
+
+A record, results/NAME.json, holds each tested statement of a study with its interval and verdict, the time, and the
+machine. Studies and recipes elsewhere in experiments/ whose first lines have "Published:" are listed too, with the
+numbers that stand there.
+
+Command: python experiments/published/records.py [DIR …]
+    DIR is the output folder of a study of this folder, such as runs/least_squares: its record is written first.
+"""
+
+import ast
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flaxformer.analysis.analysis import analyse
+from flaxformer.claims.record import statements
+from flaxformer.report import phrasing
+from flaxformer.report.files import results
+from flaxformer.report.numbers import duration
+from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.store import Store, read_lines
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+ELSEWHERE = ("training", "studies")
+"""Folders whose files with "Published:" are listed with the numbers of their first lines."""
+SUMMARY = ("study", "published", "measured: the first claim", "verdicts", "command", "time", "machine")
+ELSEWHERE_COLUMNS = ("file", "published", "measured", "command")
+STATEMENT = {
+    "tested": "what was tested",
+    "measured": "effect",
+    "claimed": "claimed",
+    "n": "n",
+    "verdict": "verdict",
+    "declared": "declared",
+}
+"""Columns of a tested statement, by its field."""
+INTRODUCTION = """# Published numbers, measured here
+
+Each study of this folder takes a number or an ordering of a paper, at a size that two CPU cores train in minutes. Its
+first lines say where the number stands in the paper, how the setting differs, what pilots at seeds from 100 on chose,
+and what was found. The rule (claims, margins, seeds) was committed before the runs; a refuted or inconclusive
+replication is kept. `python experiments/published/records.py` writes this page from the records in `results/` and from
+the first lines of the files; with the output folder of a study, it writes the study's record first.
+
+Effects have the intervals that are tested: 95 %, or 90 % for equalities, over paired seeds (n); verdicts are by the
+[rule of reports](../../docs/verdicts.md), Holm-corrected within a study. Times are sums over runs, each on one core.
+"""
+
+
+def first_lines(file: Path) -> str:
+    """Return the docstring of a file."""
+    return ast.get_docstring(ast.parse(file.read_text())) or ""
+
+
+def field(text: str, *names: str) -> str:
+    """Return the text of the first field of a docstring among some, such as "Published"; empty without any."""
+    for name in names:
+        if part := re.search(rf"^{name}: (.*(?:\n(?![A-Z]\w+: |\n).*)*)", text, re.MULTILINE):
+            return " ".join(part[1].split())
+    return ""
+
+
+def command(text: str) -> str:
+    """Return the first command of a docstring, without what follows it."""
+    line = re.search(r"^Command: (flaxformer [^,(\n]*)", text, re.MULTILINE)
+    return line[1].strip() if line else ""
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """Return what the page shows of a study's results."""
+    analysis, launches = analyse(Store(folder)), read_lines(folder / LAUNCHES)
+    rows = results(analysis)
+    return {
+        "study": analysis.study.name,
+        "runs": rows.height,
+        "seconds": round(float(rows["seconds"].sum()), 1),
+        "date": str(launches[0]["launched"])[:10],
+        "machine": f"{processor()}, {os.cpu_count()} cores",
+        "versions": {name: launches[-1][name] for name in ("flaxformer", "jax", "python")},
+        "statements": [{name: getattr(line, name) for name in STATEMENT} for line in statements([(folder, analysis)])],
+        "arms": {phrasing.labels(arm.labels): phrasing.interval(arm.estimate) for arm in analysis.arms},
+    }
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def verdicts(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of statements with each verdict."""
+    words = [str(line["verdict"]) for line in lines]
+    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+
+
+def page() -> str:
+    """Return the content of README.md."""
+    files = [file for file in sorted(HERE.glob("*.py")) if field(first_lines(file), "Published")]
+    stored = {file: RESULTS / f"{file.stem}.json" for file in files}
+    records = {file: json.loads(path.read_text()) for file, path in stored.items() if path.exists()}
+    others = [file for name in ELSEWHERE for file in sorted((HERE.parent / name).glob("*.py"))]
+    named = [(file, field(first_lines(file), "Published")) for file in others]
+    parts = [
+        INTRODUCTION,
+        table(SUMMARY, [_row(file, records.get(file)) for file in files]),
+        *(_section(file, records[file]) for file in files if file in records),
+        "## In other folders\n\nNumbers as the first lines of the files have them, without a record.\n",
+        table(ELSEWHERE_COLUMNS, [_other(file, published) for file, published in named if published]),
+    ]
+    return "\n".join(parts)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def _link(file: Path) -> str:
+    return f"[{file.stem}]({Path(os.path.relpath(file, HERE)).as_posix()})"
+
+
+def _row(file: Path, record: Mapping[str, Any] | None) -> list[str]:
+    """Return the row of a study in the first table."""
+    text = first_lines(file)
+    head = [_link(file), field(text, "Published")]
+    if record is None:
+        return [*head, "not run", "open", f"`{command(text)}`", "–", "–"]
+    first, *_ = lines = record["statements"]
+    measured = f"{first['tested']}: {first['measured']}, claimed {first['claimed']}"
+    return [*head, measured, verdicts(lines), f"`{command(text)}`", duration(record["seconds"]), record["machine"]]
+
+
+def _other(file: Path, published: str) -> list[str]:
+    """Return the row of a file of another folder."""
+    text = first_lines(file)
+    return [_link(file), published, field(text, "Measured", "Result"), f"`{command(text)}`"]
+
+
+def _section(file: Path, record: Mapping[str, Any]) -> str:
+    """Return the tested statements of a study, with its differences and its result."""
+    text = first_lines(file)
+    versions = [f"{name} {version}" for name, version in record["versions"].items()]
+    about = [f"{record['runs']} runs", duration(record["seconds"]), record["date"], record["machine"], *versions]
+    rows = [[str(line[name]) for name in STATEMENT] for line in record["statements"]]
+    paragraphs = [
+        f"## {file.stem}\n",
+        f"{text.partition(chr(10))[0]}\n",
+        f"{' · '.join(about)}\n",
+        table(STATEMENT.values(), rows),
+        *(f"{name}: {field(text, name)}\n" for name in ("Differences", "Result") if field(text, name)),
+    ]
+    return "\n".join(paragraphs)
+
+
+def main(folders: Sequence[str]) -> None:
+    """Write the records of some folders, and the page."""
+    for name in folders:
+        record = record_of(Path(name))
+        path = RESULTS / f"{record['study']}.json"
+        RESULTS.mkdir(exist_ok=True)
+        path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    (HERE / "README.md").write_text(page())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
