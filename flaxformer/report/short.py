@@ -20,7 +20,7 @@ MOST_CLAIMS, MOST_LIMITS, MOST_EVENTS, MOST_ARMS, MOST_EFFECTS = 5, 2, 2, 8, 12
 def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...] = ()) -> None:
     """Print the question, the answer with a line per claim, overrides, events, every warning, and the first limits.
 
-    Where axes are varied one at a time, the table of their effects stands in place of the claims.
+    Of a leave-one-out study, the table of effects stands in place of the claims.
 
     Args:
       console: the terminal.
@@ -32,7 +32,9 @@ def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...]
     claims = [*analysis.claims, *analysis.withdrawn]
     if answer := verdicts.answer(analysis.claims).strip():
         console.print(Text(answer))
-    if has_effects := 0 < len(analysis.changes) <= MOST_EFFECTS:
+    has_effects = 0 < len(analysis.changes) <= MOST_EFFECTS
+    has_effects &= not claims or analysis.study.combine == "leave-one-out"
+    if has_effects:
         console.print(fit_width(effect_tables.brief_effects(analysis).in_form("terminal"), console.width))
     if has_effects and claims:
         console.print(Text(_counts(claims)))
