@@ -8,8 +8,8 @@ within a family (Holm); the page has the false discovery rate over all families 
 
 Command: python experiments/catalog/effects.py --task text --form small
     then python experiments/catalog/page.py, which writes README.md from the results
-Forms: quick (at most 15 minutes on 2 CPU cores), small (about 3 hours), gpu (4.8 M weights, one H100 or H200).
-An interrupted command continues where it was; --family runs one family.
+Forms: quick (two families, at most 15 minutes on 2 CPU cores), small (about 3 hours), gpu (4.8 M weights, one H100 or
+    H200; a family in about a quarter of an hour, estimated). An interrupted command continues; --family runs one family.
 """
 
 import argparse
@@ -66,12 +66,13 @@ class Form:
     rate: float
     seeds: Sequence[int]
     families: Sequence[str] = ()
+    precision: str = "float32"
 
 
 FORMS = {
     "quick": Form(4, 32, 4, 96, 32, 16, 120, 1e-2, range(5), ("attention", "norms")),
     "small": Form(4, 64, 4, 192, 64, 16, 240, 1e-2, range(5)),
-    "gpu": Form(6, 256, 8, 768, 256, 32, 600, 3e-3, range(8)),
+    "gpu": Form(6, 256, 8, 768, 256, 32, 420, 3e-3, range(5), precision="bfloat16"),
 }
 TUNING_SEEDS = (1000,)
 EVALUATIONS = 6
@@ -111,7 +112,7 @@ def baseline_run(task: str, form: Form) -> Run:
         ),
         task=comparison.task(batch_size=form.batch_size, **comparison.options, **sizes),
         optimizer=AdamW(learning_rate=form.rate, warmup_steps=form.steps / 10, weight_decay=0.1, decay=Linear()),
-        training=Training(steps=form.steps, evaluate_every=form.steps // EVALUATIONS),
+        training=Training(steps=form.steps, evaluate_every=form.steps // EVALUATIONS, precision=form.precision),
     )
 
 

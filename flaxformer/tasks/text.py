@@ -86,11 +86,13 @@ class TextTask(TokenTask):
     """Base of language modelling on the text of files.
 
     tokenizer: the path of a tokenizer.json, which determines the vocabulary; None for bytes.
+    training_size: number of tokens at the start of the training text that are used; None for all of them.
     """
 
     is_abstract: ClassVar[bool] = True
 
     tokenizer: str | None = static(None)
+    training_size: int | None = static(None, at_least=2, omit_default=True)
 
     @property
     def vocabulary(self) -> int:
@@ -105,7 +107,13 @@ class TextTask(TokenTask):
         raise NotImplementedError
 
     def tokens(self) -> tuple[UInt[np.ndarray, "train_tokens"], UInt[np.ndarray, "validation_tokens"]]:
-        return tokenise(self.corpus(), self.tokenizer)
+        train, validation = tokenise(self.corpus(), self.tokenizer)
+        if self.training_size is not None and self.training_size > train.size:
+            raise UserError(
+                f"task.training_size is {self.training_size:,}; expected at most {train.size:,}, the {self.unit} of the "
+                "training text"
+            )
+        return train[: self.training_size], validation
 
     def fingerprint(self) -> dict[str, object]:
         fingerprint = self.corpus().fingerprint()

@@ -111,9 +111,10 @@ def every_task(files: Path):
     texts = {"tokenizer": words, "bpe_vocabulary": 263, "max_length": 23}
     few = TextFiles(path=str(files / "one"), length=11)
     return {
-        StandardLibrary(length=11, **SIZES): own | {"length": 13, "tokenizer": words},
+        StandardLibrary(length=11, **SIZES): own | {"length": 13, "tokenizer": words, "training_size": 1000},
         text: own
-        | {"length": 13, "tokenizer": words, "path": str(files / "two"), "pattern": "**/*.md", "validation_tenths": 5},
+        | {"length": 13, "tokenizer": words, "path": str(files / "two"), "pattern": "**/*.md", "validation_tenths": 5}
+        | {"training_size": 101},
         tokens: own | {"length": 13, "path": str(files / "two.tokens"), "pack": "documents"},
         MaskedTokens(text=few, **SIZES): own
         | {"text": few.replace(length=13), "rate": 0.5, "masked": 0.1, "random": 0.0},

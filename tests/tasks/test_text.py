@@ -30,6 +30,23 @@ def test_windows_are_from_one_side_of_the_text(files):
             assert window in side.tobytes()
 
 
+@pytest.mark.parametrize("tokenizer", [None, "one.json"])
+def test_the_training_text_can_be_cut_and_the_evaluation_sets_stay(files, tokenizer):
+    path = None if tokenizer is None else str(files / tokenizer)
+    whole = TextFiles(path=str(files / "one"), tokenizer=path, **HERE)
+    cut = whole.replace(training_size=29)
+    train, validation = whole.tokens()
+    np.testing.assert_array_equal(cut.tokens()[0], train[:29])
+    np.testing.assert_array_equal(cut.tokens()[1], validation)
+    starts = {bytes(window.astype(np.uint8)) for window in np.lib.stride_tricks.sliding_window_view(train[:29], 11)}
+    for step in range(5):
+        inputs = np.asarray(cut.load().batch(jax.random.key(0), step).inputs)
+        assert {bytes(window.astype(np.uint8)) for window in inputs} <= starts
+    np.testing.assert_array_equal(cut.load().evaluation().inputs, whole.load().evaluation().inputs)
+    with pytest.raises(UserError, match=rf"training_size is {train.size + 1:,}; expected at most {train.size:,}"):
+        whole.replace(training_size=train.size + 1).load()
+
+
 def test_standard_library_is_split_by_file_and_has_a_fingerprint():
     corpus = standard_library()
     assert corpus.train.size > 4_000_000
