@@ -9,7 +9,7 @@ within a family (Holm); the page has the false discovery rate over all families 
 Command: python experiments/catalog/effects.py --task text --form small
     then python experiments/catalog/page.py, which writes README.md from the results
 Forms: quick (two families, at most 15 minutes on 2 CPU cores), small (about 3 hours), gpu (4.8 M weights, one H100 or
-    H200; a family in about a quarter of an hour, estimated). An interrupted command continues; --family runs one family.
+    H200; a family in about a quarter of an hour, estimated). An interrupted command continues.
 """
 
 import argparse

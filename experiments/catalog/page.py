@@ -249,7 +249,7 @@ def _answer(answer: Answer) -> list[str]:
     return [
         f"## {answer.task}, form {answer.form}",
         "",
-        f"{count_of(table.height, 'arm')} of {table['family'].n_unique()} families; baseline: "
+        f"{count_of(table.height, 'arm')} of these families: {', '.join(sorted(set(table['family'])))}. Baseline: "
         f"{cost.parameters.total:,} weights, {form.steps} steps of {form.batch_size} sequences of "
         f"{baseline_run(answer.task, form).task.sequence_length} tokens, {len(form.seeds)} paired seeds. "
         f"{verdicts['supported']} claims supported, {verdicts['refuted']} refuted, {verdicts['inconclusive']} "

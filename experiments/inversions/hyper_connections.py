@@ -1,7 +1,7 @@
 """Which part of hyper-connections helps: what a branch reads, what it writes, or how the streams mix?
 
 Published: lower loss than the plain residual connection in models of 1B and 7B weights (Zhu et al.
-    2024, "Hyper-Connections", arXiv:2409.19606). In a comparison of 20 modifications at 1.2B weights, six make the model worse
+    2024, "Hyper-Connections", arXiv:2409.19606). In a comparison of 20 modifications at 1.2B weights, six make it worse
     (Zhao et al. 2026, arXiv:2605.20798); public notes count hyper-connections among them, not checked at the source.
 Question: which of the three learned parts of the static form gives the gain, and does depth matter?
 Design: four streams, with all parts learned, and with each part fixed at its initial value: α selects one stream for
