@@ -110,8 +110,8 @@ class TextTask(TokenTask):
         train, validation = tokenise(self.corpus(), self.tokenizer)
         if self.training_size is not None and self.training_size > train.size:
             raise UserError(
-                f"task.training_size is {self.training_size:,}; expected at most {train.size:,}, the {self.unit} of the "
-                "training text"
+                f"task.training_size is {self.training_size:,}; expected at most {train.size:,}, the {self.unit} of "
+                "the training text"
             )
         return train[: self.training_size], validation
 
