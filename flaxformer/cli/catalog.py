@@ -30,7 +30,8 @@ axis = Points("attention", {"softmax": {}} | variants("scalable_softmax"))
 ```
 
 Every mechanism passes `flaxformer check`; the last column has the independent implementation to which its outputs and
-gradients are equal. This page is written by `flaxformer catalog --markdown`.
+gradients are equal. What each does to the loss of a small model is in [effects of the
+catalog](../experiments/catalog/README.md). This page is written by `flaxformer catalog --markdown`.
 """
 COLUMNS = ("mechanism", "what it does", "source", "cost", "verified against")
 
