@@ -15,7 +15,7 @@ left of that gain beside the six others.
 
 All arms have the training compute of the baseline. Arms with Muon have its learning rate, all others that of AdamW: the
 best of 0.001, 0.002, 0.004, 0.008, 0.016 and 0.032 for the baseline and for the baseline with Muon, by the validation
-loss of seeds 100 and 101:
+loss of seeds 100 and 101 after 500 steps:
 
 | | 0.001 | 0.002 | 0.004 | 0.008 | 0.016 | 0.032 |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -42,11 +42,11 @@ Effects are positive where good:
 | output gates | -0.023 [-0.085, -0.007] | +0.008 [-0.006, +0.027] | -0.031 [-0.047, +0.005] |
 | sum | +0.10 [-0.23, +0.19] | +0.101 [-0.007, +0.158] | 0.00 [-0.13, +0.13] |
 
-So the expectation is not confirmed: value embeddings and Muon have the largest effects alone, and next to none within
-the whole, where QK norm has seven times its effect alone. Likely reasons, not tested: the rate of the whole is twice
-that of the baseline, and QK norm tolerates high rates; and at 512 tokens per step, the iterations of Newton and
-Schulz are 29 % of the compute, so that an arm with Muon has about 30 % fewer steps than the same arm without. Seconds
-are not reported, since the cores were busy.
+So the expectation is not confirmed: in the means, value embeddings and Muon have the largest effects alone, and next
+to none within the whole, where QK norm has seven times its effect alone. Likely reasons, not tested: the rate of the
+whole is twice that of the baseline, and QK norm tolerates high rates; and at 512 tokens per step, the iterations of
+Newton and Schulz are 29 % of the compute, so that an arm with Muon has about 30 % fewer steps than the same arm
+without. Seconds are not reported, since the cores were busy.
 """
 
 from jaxtyping import Array, Float
