@@ -68,7 +68,10 @@ def changes(study: Declaration, arms: Sequence[ArmSummary]) -> list[Change]:
     contrasts = _contrasts(study)
     single = [_change(study, by_labels, name, parts) for name, parts in contrasts.items()]
     totals = _totals(study, list(contrasts.values())) if study.combine == "leave-one-out" else {}
-    return [*_by_size(single), *(_change(study, by_labels, name, parts, False) for name, parts in totals.items())]
+    return [
+        *sorted(single, key=_size),
+        *(_change(study, by_labels, name, parts, False) for name, parts in totals.items()),
+    ]
 
 
 def _contrasts(study: Declaration) -> dict[str, Contrasts]:
@@ -130,11 +133,10 @@ def _effect(study: Declaration, arms: Mapping[str, ArmSummary], contrast: Terms)
     )
 
 
-def _by_size(items: Sequence[Change]) -> list[Change]:
-    """The changes by their effects within the whole, or alone where there is no whole; those without runs last."""
-    sizes = [next((part.metric for part in (item.within, item.alone) if part.metric.n), None) for item in items]
-    order = sorted(range(len(items)), key=lambda i: (sizes[i] is None, -getattr(sizes[i], "mean", 0.0)))
-    return [items[i] for i in order]
+def _size(change: Change) -> tuple[bool, float]:
+    """Key that sorts changes by their effects within the whole, or alone without one; those without runs last."""
+    metric = (change.within if change.within.metric.n else change.alone).metric
+    return metric.n == 0, -metric.mean if metric.n else 0.0
 
 
 def _terms(first: Labels, second: Labels) -> Terms:

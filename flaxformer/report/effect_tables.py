@@ -7,7 +7,7 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.effects import Change, Effect
 from flaxformer.analysis.judging import Terms, key_of
 from flaxformer.analysis.speedup import SpeedUp
-from flaxformer.report import costs, phrasing
+from flaxformer.report import costs, phrasing, verdicts
 from flaxformer.report.estimates import estimate_values
 from flaxformer.report.table import EVERYWHERE, ItemTable, TableColumn, number, words
 from flaxformer.statistics.estimates import Estimate
@@ -31,7 +31,8 @@ PARTS = ("ratio", "low", "high")
 
 def effects(analysis: Analysis) -> ItemTable[Change]:
     """Every change by its effect, which is positive where it is good, with the mark of a claim's verdict; then sums."""
-    marks = {_key(claim.terms): phrasing.MARKS[claim.judgement.verdict] for claim in analysis.claims if not claim.by}
+    tested = [claim for claim in analysis.claims if claim.kind != "equal" and not claim.by]
+    marks = {_key(claim.terms): verdicts.marked_verdict(claim)[0][0] for claim in tested}
 
     def effect(name: str, of: Callable[[Change], Effect], when: bool = True) -> TableColumn[Change]:
         def text(change: Change) -> str:

@@ -14,6 +14,8 @@ from flaxformer.study.halving import direction_of
 
 ROW, LEGEND, OFFSET = 0.24, 0.16, 0.17
 """Inches of a row and of the legend; distance of the two effects of a change from its middle, in rows."""
+CHARACTERS = 40
+"""Characters of a line below a figure as wide as a column."""
 
 
 def effects_of(change: Change) -> list[tuple[str, Effect]]:
@@ -42,7 +44,8 @@ def effects_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
     ax.set_yticks(range(len(shown)), names)
     ax.tick_params(axis="y", length=0)
     is_good = direction_of(analysis.study.metric, analysis.study.goal) is not None
-    ax.set_xlabel(f"effect on the {phrasing.metric(analysis.study)}{', positive where good' if is_good else ''}")
+    label = f"effect on the {phrasing.metric(analysis.study)}{', positive where good' if is_good else ''}"
+    ax.set_xlabel("\n".join(wrap(label, int(CHARACTERS * width / COLUMN))))
     ax.grid(axis="both")
     if any(len(effects_of(change)) > 1 for change in shown):
         marks = [

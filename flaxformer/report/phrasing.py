@@ -238,7 +238,7 @@ def effects(analysis: Analysis) -> str:
         sentences.append(f"Contexts: {contexts}; the interaction is the first minus the second.")
     if analysis.claims:
         marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
-        sentences.append(f"Marks: the verdict of the claim about an effect ({marks}).")
+        sentences.append(f"Marks: the verdict of the claim about an effect ({marks}, · declared after its data).")
     return " ".join([*sentences, "Speed-ups are to the final score that both arms reach, above 1 where it is cheaper."])
 
 

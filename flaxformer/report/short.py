@@ -20,7 +20,7 @@ MOST_CLAIMS, MOST_LIMITS, MOST_EVENTS, MOST_ARMS, MOST_EFFECTS = 5, 2, 2, 8, 12
 def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...] = ()) -> None:
     """Print the question, the answer with a line per claim, overrides, events, every warning, and the first limits.
 
-    Of a leave-one-out study, the table of effects stands in place of the claims.
+    For a leave-one-out study, the table of effects stands in place of the claims.
 
     Args:
       console: the terminal.
@@ -32,8 +32,7 @@ def show_answer(console: Console, analysis: Analysis, overrides: tuple[str, ...]
     claims = [*analysis.claims, *analysis.withdrawn]
     if answer := verdicts.answer(analysis.claims).strip():
         console.print(Text(answer))
-    has_effects = 0 < len(analysis.changes) <= MOST_EFFECTS
-    has_effects &= not claims or analysis.study.combine == "leave-one-out"
+    has_effects = analysis.study.combine == "leave-one-out" and 0 < len(analysis.changes) <= MOST_EFFECTS
     if has_effects:
         console.print(fit_width(effect_tables.brief_effects(analysis).in_form("terminal"), console.width))
     if has_effects and claims:
@@ -61,9 +60,9 @@ def claim_line(claim: JudgedClaim, is_alone: bool) -> Text:
 
 
 def _counts(claims: Sequence[JudgedClaim]) -> str:
-    """The number of claims with each verdict, and its mark."""
-    counts = Counter(claim.judgement.verdict for claim in claims)
-    texts = [f"{n} {verdict} ({phrasing.MARKS[verdict]})" for verdict, n in counts.most_common()]
+    """The number of claims with each verdict and its mark."""
+    counts = Counter(verdicts.marked_verdict(claim)[0] for claim in claims)
+    texts = [f"{n} {verdict}" for verdict, n in counts.most_common()]
     return f"Of {count_of(len(claims), 'claim')}, after Holm: {', '.join(texts)}."
 
 

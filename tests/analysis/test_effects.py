@@ -158,6 +158,13 @@ def test_the_table_the_terminal_and_programs_have_the_effects(tmp_path):
     assert len(text.splitlines()) <= 24
 
 
+def test_a_claim_that_was_declared_after_its_data_has_no_verdict_in_the_table(tmp_path):
+    fill(tmp_path, study(2, removing=False, adding=False), loss)
+    analysis = analyse(fill(tmp_path, study(2), loss, missing_only=True))
+    rows = effect_tables.effects(analysis).in_form("page").rows
+    assert {cell[-1] for row in rows[:2] for cell in row[1:3]} == {"·"}
+
+
 @pytest.mark.long
 def test_the_files_of_the_report_have_the_effects(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "METADATA", {"svg": figures.METADATA["svg"]})
