@@ -29,7 +29,7 @@ class Item:
     least: float
     folder: Path
     quick: tuple[str, ...]
-    quick_minutes: float = 4
+    quick_minutes: float = 20
     needs: tuple[str, ...] = ()
     processes: int = 1
 
