@@ -6,7 +6,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+
+from flaxformer.study.load import load_study
+from flaxformer.study.program_groups import groups
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "gpu"
 
@@ -152,6 +157,21 @@ def test_weights_stay_and_what_does_not_fit_is_named(on_gpu, monkeypatch):
     assert "big" in named
     assert len(named) > 1
     assert {name.rpartition("/")[2] for name in names} >= {"last", "rows", "rows2"} - named
+
+
+def test_the_study_of_recall_has_fifteen_programs_and_distinct_keys():
+    study = load_study(FOLDER.parent / "studies" / "recall.py")
+    programs = groups(study.trials())
+    assert [len(program.trials) for program in programs] == [20] * 15
+    keys = jax.random.split(jax.random.key(0), 500)
+    drawn = np.asarray(jax.vmap(lambda key: study.baseline.task.replace(pairs=64, queries=1).example(key).inputs)(keys))
+    pairs = drawn[:, 0:128:2]
+    assert all(len(set(row)) == 64 for row in pairs.tolist())
+    assert (pairs.min(), pairs.max()) > (-1, 4000)
+    assert pairs.max() < 4096 <= drawn[:, 1:128:2].min()
+    # Each key is in each place equally often: 500 draws in 8 ranges, four standard deviations of a count.
+    counts = np.stack([np.histogram(pairs[:, place], 8, (0, 4096))[0] for place in (0, 1, 31, 63)])
+    assert np.abs(counts - 500 / 8).max() < 4 * (500 / 8 * 7 / 8) ** 0.5
 
 
 @pytest.mark.slow
