@@ -75,8 +75,9 @@ ITEMS = (
         needs=MULTI30K,
         quick=(f"--seeds 2 {TINY} {TINY_PAIRS}", "test_2016_flickr 4"),
     ),
-    # The question of the catalog, at a size that a CPU does not reach: the most worth of all, but many programs, each
-    # of which compiles for longer than it trains. It continues family by family, so it takes the time that is left.
+    # The question of the catalog, at a size that a CPU does not reach: the most worth of all, but about a hundred
+    # programs, each of which compiles for longer than it trains: four processes, which take programs in turn, so that
+    # the seconds of a run are not those of a GPU for itself. It continues program by program, so it gets what is left.
     Item(
         "catalog",
         ("python experiments/catalog/effects.py --form gpu",),
@@ -84,6 +85,7 @@ ITEMS = (
         least=2,
         folder=Path("runs/catalog"),
         needs=("experiments/catalog/effects.py",),
+        processes=4,
         quick=("--form quick --family norms",),
         quick_minutes=0.75,  # it is interrupted, which a call on a GPU will do too
     ),

@@ -96,7 +96,7 @@ def by_epoch(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     losses = row["validation_loss_curve"]
     best = losses.index(min(losses))
     after = {step // EPOCH: loss for step, loss in zip(row["evaluated_at"], losses, strict=True)}
-    return {f"loss after epoch {epoch}": after[epoch] for epoch in JUDGED if epoch in after} | {
+    return {f"loss after epoch {epoch}": after.get(epoch, math.nan) for epoch in JUDGED} | {
         "least validation loss": losses[best],
         "epoch of the least": row["evaluated_at"][best] / EPOCH,
         "test loss at the least": row["flickr2016_loss_curve"][best],
