@@ -99,7 +99,7 @@ ITEMS = (
         least=2.5,
         processes=4,
         quick=(
-            "--share 1/15 training.steps=2 training.evaluate_every=1 training.precision=float32 task.keys=64 "
+            "--share 1/150 training.steps=2 training.evaluate_every=1 training.precision=float32 task.keys=64 "
             "task.values=64 model.vocabulary=128 model.d_model=16 task.evaluation_batches=1",
         ),
     ),
@@ -118,7 +118,7 @@ ITEMS = (
         "flaxformer bench accelerator --only decoding --minutes 2.5 --output {folder}",
         minutes=3,
         least=2,
-        quick=("--quick",),
+        quick=("--quick --minutes 15",),
     ),
     # Values of kernels were checked before, and their speed is known at one length.
     item(
@@ -126,7 +126,7 @@ ITEMS = (
         "flaxformer bench accelerator --only kernels --minutes 2 --output {folder}",
         minutes=2.5,
         least=1.5,
-        quick=("--quick",),
+        quick=("--quick --minutes 15",),
     ),
     # 1.7e9 tokens at 560,000 tokens/s, less a tenth for Muon: an hour. Last, since a loan of minutes does not have it,
     # and its checkpoints are not brought back.
