@@ -1,6 +1,7 @@
 """The items that are run on a GPU: their plan, their limits of time and size, and a tiny form of all of them."""
 
 import json
+import signal
 import subprocess
 import sys
 import zipfile
@@ -122,6 +123,30 @@ def test_what_an_earlier_call_finished_is_not_run_again(on_gpu, monkeypatch, tmp
     assert Path("runs/gpu/counted/lines").read_text() == "x"
     with pytest.raises(SystemExit, match="expected the output of an earlier call"):
         on_gpu.main(["--earlier", str(elsewhere / "runs")])
+
+
+def test_an_item_saves_when_the_whole_call_is_ended(on_gpu, monkeypatch):
+    saving = script(
+        "save.py",
+        "import os, pathlib, signal, time",
+        "try:",
+        "    os.kill(os.getppid(), signal.SIGTERM)",
+        "    time.sleep(60)",
+        "except KeyboardInterrupt:",
+        "    pathlib.Path('runs/gpu/saving/saved').write_text('1')",
+    )
+    Path("runs/gpu/saving").mkdir(parents=True)
+    use(monkeypatch, on_gpu, work(on_gpu, "saving", saving), work(on_gpu, "next", script("never.py", "open('never')")))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert on_gpu.main(["--output", "out"]) == 0
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert states(Path("out")) == {"saving": "partly", "next": "not begun"}
+    with zipfile.ZipFile("out/results-1.zip") as archive:
+        assert "runs/gpu/saving/saved" in archive.namelist()
+    assert "ended from outside" in Path("out/summary.md").read_text()
 
 
 def test_weights_stay_and_what_does_not_fit_is_named(on_gpu, monkeypatch):
