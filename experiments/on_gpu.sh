@@ -30,9 +30,11 @@ fill() {
   [ $# -gt 0 ] || set -- 'flaxformer[cuda,translation]'
   mkdir -p "$folder"
   "$PYTHON" -m pip wheel --quiet --no-deps --wheel-dir "$folder" "$repository"
+  # pip compares platforms letter by letter: all that a machine with glibc 2.35 takes.
+  local platforms=(--platform manylinux1_x86_64 --platform manylinux2010_x86_64 --platform manylinux2014_x86_64) minor
+  for minor in {35..5}; do platforms+=(--platform "manylinux_2_${minor}_x86_64"); done
   "$PYTHON" -m pip download --quiet --dest "$folder" --find-links "$folder" --only-binary=:all: \
-    --python-version "$TARGET" --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
-    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 "$@"
+    --python-version "$TARGET" "${platforms[@]}" "$@"
   for word in "$@"; do case $word in -*) ;; *) echo "$word" ;; esac; done >"$folder/packages.txt"
   du -sh "$folder"
 }

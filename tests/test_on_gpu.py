@@ -1,12 +1,19 @@
 """The items that are run on a GPU: their plan, their limits of time and size, and a tiny form of all of them."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+
+from flaxformer.study.load import load_study
+from flaxformer.study.program_groups import groups
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "gpu"
 
@@ -21,7 +28,10 @@ def on_gpu(monkeypatch, tmp_path):
     import on_gpu
 
     monkeypatch.setattr(on_gpu, "check_device", lambda: None)
-    return on_gpu
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield on_gpu
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def script(name, *lines):
@@ -119,6 +129,25 @@ def test_what_an_earlier_call_finished_is_not_run_again(on_gpu, monkeypatch, tmp
         on_gpu.main(["--earlier", str(elsewhere / "runs")])
 
 
+def test_an_item_saves_when_the_whole_call_is_ended(on_gpu, monkeypatch):
+    saving = script(
+        "save.py",
+        "import os, pathlib, signal, time",
+        "try:",
+        "    os.kill(os.getppid(), signal.SIGTERM)",
+        "    time.sleep(60)",
+        "except KeyboardInterrupt:",
+        "    pathlib.Path('runs/gpu/saving/saved').write_text('1')",
+    )
+    Path("runs/gpu/saving").mkdir(parents=True)
+    use(monkeypatch, on_gpu, work(on_gpu, "saving", saving), work(on_gpu, "next", script("never.py", "open('never')")))
+    assert on_gpu.main(["--output", "out"]) == 0
+    assert states(Path("out")) == {"saving": "partly", "next": "not begun"}
+    with zipfile.ZipFile("out/results-1.zip") as archive:
+        assert "runs/gpu/saving/saved" in archive.namelist()
+    assert "ended from outside" in Path("out/summary.md").read_text()
+
+
 def test_weights_stay_and_what_does_not_fit_is_named(on_gpu, monkeypatch):
     import results
 
@@ -152,6 +181,37 @@ def test_weights_stay_and_what_does_not_fit_is_named(on_gpu, monkeypatch):
     assert "big" in named
     assert len(named) > 1
     assert {name.rpartition("/")[2] for name in names} >= {"last", "rows", "rows2"} - named
+
+
+def test_the_study_of_recall_has_fifteen_programs_and_distinct_keys():
+    study = load_study(FOLDER.parent / "studies" / "recall.py")
+    programs = groups(study.trials())
+    assert [len(program.trials) for program in programs] == [20] * 15
+    keys = jax.random.split(jax.random.key(0), 500)
+    drawn = np.asarray(jax.vmap(lambda key: study.baseline.task.replace(pairs=64, queries=1).example(key).inputs)(keys))
+    pairs = drawn[:, 0:128:2]
+    assert all(len(set(row)) == 64 for row in pairs.tolist())
+    assert (pairs.min(), pairs.max()) > (-1, 4000)
+    assert pairs.max() < 4096 <= drawn[:, 1:128:2].min()
+    # Each key is in each place equally often: 500 draws in 8 ranges, four standard deviations of a count.
+    counts = np.stack([np.histogram(pairs[:, place], 8, (0, 4096))[0] for place in (0, 1, 31, 63)])
+    assert np.abs(counts - 500 / 8).max() < 4 * (500 / 8 * 7 / 8) ** 0.5
+
+
+def test_the_shell_script_says_what_it_expects_and_runs_the_plan(tmp_path):
+    def call(*words):
+        command = ["bash", str(FOLDER.parent / "on_gpu.sh"), *words]
+        environment = {**os.environ, "PYTHON": sys.executable}
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+
+    assert call().returncode == call("run").returncode == 2
+    assert "on_gpu.sh wheels FOLDER" in call().stderr
+    refused = call("run", "empty")
+    assert refused.returncode == 2
+    assert "which has no wheel of flaxformer" in refused.stderr
+    planned = call("run", "-", "--dry-run", "--minutes", "3", "--only", "recall")
+    assert "0.0 min: recall, at most 2.8 min" in planned.stdout
+    assert call("with", "-", "echo", "a  b").stdout == "a  b\n"
 
 
 @pytest.mark.slow

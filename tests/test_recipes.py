@@ -19,6 +19,7 @@ from flaxformer.study.load import load, load_study
 from flaxformer.system.errors import UserError
 from flaxformer.training import Run
 from flaxformer.training.memory import parameters
+from flaxformer.training.schedule import learning_rate
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "training"
 RECIPES = [file for file in sorted(FOLDER.glob("*.py")) if "\nrun = Run(" in file.read_text()]
@@ -106,6 +107,39 @@ def test_grokking_delay_follows_from_the_evaluations(data):
         "steps to 99 % of the others": 150,
         "ratio": 3,
     }
+
+
+def test_the_study_of_shakespeare_has_the_rates_of_the_published_run(data):
+    run = recipe(FOLDER / "shakespeare_gpu.py", data)
+    with contextlib.chdir(data):
+        study = load_study(FOLDER / "shakespeare_gpu.py")
+    short = study.baseline
+    assert short.training.steps < run.training.steps
+    for step in (0, 99, 100, 1234, short.training.steps - 1):
+        whole = learning_rate(run.optimizer, step, run.training.steps)
+        assert learning_rate(short.optimizer, step, short.training.steps) == pytest.approx(float(whole), rel=1e-5)
+    row = {"evaluated_at": [0, 250, 500, 750], "validation_loss_curve": [5.6, 1.6, 1.5, 1.75]}
+    assert study.derive({"baseline": row}) == {
+        "least validation loss": 1.5,
+        "step of the least": 500,
+        "rise after it": 0.25,
+    }
+
+
+def test_losses_of_translation_are_taken_after_the_published_epochs(data):
+    with contextlib.chdir(data):
+        study = load_study(FOLDER / "multi30k.py")
+    row = {
+        "evaluated_at": [227 * epoch for epoch in range(11)],
+        "validation_loss_curve": [9.5, 3.0, 2.3, 2.0, 1.8, 1.7, 1.6, 1.65, 1.64, 1.63, 1.7],
+        "flickr2016_loss_curve": [9.4 - epoch / 100 for epoch in range(11)],
+    }
+    numbers = study.derive({"baseline": row})
+    assert [numbers[f"loss after epoch {epoch}"] for epoch in (1, 2, 4, 8)] == [3.0, 2.3, 1.8, 1.64]
+    assert (numbers["least validation loss"], numbers["epoch of the least"]) == (1.6, 6)
+    assert numbers["test loss at the least"] == pytest.approx(9.34)
+    assert {claim.equal["quantity"] for claim in study.claims} <= set(numbers)
+    assert script("multi30k_bleu").words("A man's dog, 2.") == "a man ' s dog , 2 ."
 
 
 def test_words_are_lower_case_and_occur_twice(tmp_path):

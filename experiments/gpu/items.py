@@ -29,7 +29,7 @@ class Item:
     least: float
     folder: Path
     quick: tuple[str, ...]
-    quick_minutes: float = 4
+    quick_minutes: float = 20
     needs: tuple[str, ...] = ()
     processes: int = 1
 
@@ -75,8 +75,9 @@ ITEMS = (
         needs=MULTI30K,
         quick=(f"--seeds 2 {TINY} {TINY_PAIRS}", "test_2016_flickr 4"),
     ),
-    # The question of the catalog, at a size that a CPU does not reach: the most worth of all, but many programs, each
-    # of which compiles for longer than it trains. It continues family by family, so it takes the time that is left.
+    # The question of the catalog, at a size that a CPU does not reach: the most worth of all, but about a hundred
+    # programs, each of which compiles for longer than it trains: four processes, which take programs in turn, so that
+    # the seconds of a run are not those of a GPU for itself. It continues program by program, so it gets what is left.
     Item(
         "catalog",
         ("python experiments/catalog/effects.py --form gpu",),
@@ -84,6 +85,7 @@ ITEMS = (
         least=2,
         folder=Path("runs/catalog"),
         needs=("experiments/catalog/effects.py",),
+        processes=4,
         quick=("--form quick --family norms",),
         quick_minutes=0.75,  # it is interrupted, which a call on a GPU will do too
     ),
@@ -97,7 +99,7 @@ ITEMS = (
         least=2.5,
         processes=4,
         quick=(
-            "--share 1/15 training.steps=2 training.evaluate_every=1 training.precision=float32 task.keys=64 "
+            "--share 1/150 training.steps=2 training.evaluate_every=1 training.precision=float32 task.keys=64 "
             "task.values=64 model.vocabulary=128 model.d_model=16 task.evaluation_batches=1",
         ),
     ),
@@ -116,7 +118,7 @@ ITEMS = (
         "flaxformer bench accelerator --only decoding --minutes 2.5 --output {folder}",
         minutes=3,
         least=2,
-        quick=("--quick",),
+        quick=("--quick --minutes 15",),
     ),
     # Values of kernels were checked before, and their speed is known at one length.
     item(
@@ -124,7 +126,7 @@ ITEMS = (
         "flaxformer bench accelerator --only kernels --minutes 2 --output {folder}",
         minutes=2.5,
         least=1.5,
-        quick=("--quick",),
+        quick=("--quick --minutes 15",),
     ),
     # 1.7e9 tokens at 560,000 tokens/s, less a tenth for Muon: an hour. Last, since a loan of minutes does not have it,
     # and its checkpoints are not brought back.

@@ -80,7 +80,7 @@ def words_of(work: Item, quick: bool) -> Iterator[list[str]]:
 def execute(words: Sequence[str], folder: Path, log: Path, until: float, copies: int) -> tuple[int, bool]:
     """Run copies of a command; return the largest exit code, and whether they were interrupted.
 
-    They are interrupted before `until`, and killed then.
+    They are interrupted before `until`, and killed then; also if this process is interrupted, within ten seconds.
     """
     share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / copies:.2f}"} if copies > 1 else {}
     with log.open("a") as output:
@@ -104,6 +104,10 @@ def execute(words: Sequence[str], folder: Path, log: Path, until: float, copies:
             if late:
                 _signal(started, signal.SIGINT)
                 _wait(started, until)
+        except KeyboardInterrupt:
+            _signal(started, signal.SIGINT)
+            _wait(started, time.time() + 10)
+            raise
         finally:
             _signal(started, signal.SIGKILL)
             codes = [process.wait() for process in started]
@@ -254,7 +258,8 @@ def print_plan(works: Sequence[Item], outcomes: dict[str, Outcome], clock: Clock
     for work in works:
         minutes, reason = begin(work, outcomes[work.name], left, folder, quick)
         at = f"{clock.left() - left:5.1f} min: {work.name}"
-        print(f"{at}, at most {minutes:.1f} min" if minutes else f"{at}: not begun{f', {reason}' if reason else ''}")
+        state = f"{outcomes[work.name].state}{f', {reason}' if reason else ''}"
+        print(f"{at}, at most {minutes:.1f} min" if minutes else f"{at}: {state}")
         for words in words_of(work, quick) if minutes else ():
             print("    " + " ".join(words))
         left -= minutes

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import flaxformer
+from flaxformer import PairedFiles
 from flaxformer.jobs.translation import translate
 from flaxformer.statistics.judgement import judge_equivalence
 
@@ -30,6 +31,8 @@ def translated(folder: Path, seed: int, lines: list[bytes]) -> list[str]:
     file = folder / "translations" / f"{seed}.en"
     if not file.exists():
         model = flaxformer.load(folder, seed=seed)
+        assert model.run is not None
+        assert isinstance(model.run.task, PairedFiles)
         output = list(translate(model.params, model.config, model.run.task, lines))
         file.parent.mkdir(exist_ok=True)
         file.write_text("".join(f"{line}\n" for line in output))

@@ -19,6 +19,7 @@ Deviations: windows are drawn at random, where the benchmark reads its shards in
 
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
@@ -73,8 +74,7 @@ class MuonAndTable(Muon):
 
     def direction(self) -> optax.GradientTransformation:
         def faster(updates: Transformer, params: Transformer | None) -> Transformer:
-            tokens = self.table * updates.embedding.tokens
-            return updates.replace(embedding=updates.embedding.replace(tokens=tokens))
+            return updates.replace(embedding=jax.tree.map(lambda update: self.table * update, updates.embedding))
 
         return optax.chain(super().direction(), optax.stateless(faster))
 
