@@ -21,7 +21,7 @@ Cost: 75 runs in 15 compiled programs, about 10 minutes on 2 idle CPU cores.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -125,7 +125,7 @@ TASKS = {"copy": Copies, "reverse": Reversals, "sort": Sortings}
 
 def measure(params: Transformer, run: Run) -> dict[str, Array]:
     """Share of right symbols, and of answers that are right throughout, by the length of the source, and beyond it."""
-    task = run.task.replace(longest=TESTED)
+    task: Any = run.task.replace(longest=TESTED)
     keys = jax.random.split(jax.random.key(2**31 - 1), EXAMPLES)
 
     def scores(n: Array) -> tuple[Array, Array]:
@@ -153,7 +153,7 @@ def derive(rows: Mapping[str, Row]) -> dict[str, float]:
     numbers = {"least exact within": min(of(scheme, "exact within").mean() for scheme in SCHEMES)}
     for scheme in SCHEMES:
         numbers[exact(scheme)] = of(scheme, "exact beyond").mean()
-        numbers[f"reciprocal rank of {scheme}"] = (1 / ranks[scheme]).mean()
+        numbers[f"reciprocal rank of {scheme}"] = np.mean(1 / ranks[scheme])
     return {name: float(number) for name, number in numbers.items()}
 
 

@@ -165,7 +165,7 @@ def _section(file: Path, record: Mapping[str, Any]) -> str:
         f"## {file.stem}\n",
         f"{title}\n",
         f"{' · '.join(about)}\n",
-        table(STATEMENT.values(), rows),
+        table([*STATEMENT.values()], rows),
         *(f"{name}: {field(text, name)}\n" for name in ("Differences", "Result") if field(text, name)),
     ]
     return "\n".join(paragraphs)
