@@ -1,5 +1,6 @@
 """Studies of experiments/published/: what each says of its source, and the page, which is that of the records."""
 
+import dataclasses
 import importlib.util
 import json
 from pathlib import Path
@@ -7,11 +8,14 @@ from pathlib import Path
 import pytest
 from study.tiny import LOWER, fill, tiny
 
+from flaxformer.store.declarations import declare
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.provenance import provenance
 from flaxformer.store.records import append_line
 from flaxformer.study import Claim
 from flaxformer.study.load import load_study
+from flaxformer.study.plan import declaration
+from flaxformer.system.errors import UserError
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "published"
 spec = importlib.util.spec_from_file_location("published_records", FOLDER / "records.py")
@@ -56,7 +60,8 @@ def test_a_record_has_the_verdict_of_every_claim(tmp_path):
         return 2.0 - 0.3 * is_high + 0.002 * ((7 * trial.seed + 3 * is_high) % 11)
 
     opposite = Claim("low is better than high", lower={"rate": "low"}, than={"rate": "high"})
-    store = fill(tmp_path / "tiny", tiny(seeds=range(6), claims=(LOWER, opposite)), scores)
+    study = tiny(seeds=range(6), claims=(LOWER, opposite))
+    store = fill(tmp_path / "tiny", study, scores)
     append_line(store.root / LAUNCHES, provenance())
     found = records.record_of(store.root)
     assert found["study"] == "tiny"
@@ -65,3 +70,7 @@ def test_a_record_has_the_verdict_of_every_claim(tmp_path):
         (opposite.text, "refuted"),
     ]
     assert json.loads(json.dumps(found)) == found
+    with store.locked():
+        declare(store, declaration(dataclasses.replace(study, seeds=range(7))), "refuse")
+    with pytest.raises(UserError, match="lacks 4 runs"):
+        records.record_of(store.root)

@@ -111,7 +111,8 @@ def height_of_bump(steps: Sequence[int], losses: Sequence[float]) -> float:
         ):
             hull.pop()
         hull.append((x, y))
-    return float((np.array(losses) - np.interp(steps, *zip(*hull, strict=True))).max())
+    corners = np.array(hull)
+    return float((np.array(losses) - np.interp(steps, corners[:, 0], corners[:, 1])).max())
 
 
 def half_way(steps: Sequence[int], values: Sequence[float]) -> float:

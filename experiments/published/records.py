@@ -25,6 +25,8 @@ from flaxformer.report.files import results
 from flaxformer.report.numbers import duration
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
+from flaxformer.system.errors import UserError
+from flaxformer.system.wording import count_of
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -74,8 +76,14 @@ def command(text: str) -> str:
 
 
 def record_of(folder: Path) -> dict[str, Any]:
-    """Return what the page shows of a study's results."""
+    """Return what the page shows of a study's results, on the machine that trained it.
+
+    Raises:
+      UserError: runs are missing.
+    """
     analysis, launches = analyse(Store(folder)), read_lines(folder / LAUNCHES)
+    if analysis.missing:
+        raise UserError(f"{folder} lacks {count_of(analysis.missing, 'run')}; expected all: finish the study first")
     rows = results(analysis)
     return {
         "study": analysis.study.name,
@@ -121,8 +129,8 @@ def page() -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    lines = [[cell.replace("|", r"\|") for cell in line] for line in (header, ["---"] * len(header), *rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _link(file: Path) -> str:
@@ -149,14 +157,15 @@ def _other(file: Path, published: str) -> list[str]:
 def _section(file: Path, record: Mapping[str, Any]) -> str:
     """Return the tested statements of a study, with its differences and its result."""
     text = first_lines(file)
+    title, *_ = text.splitlines()
     versions = [f"{name} {version}" for name, version in record["versions"].items()]
     about = [f"{record['runs']} runs", duration(record["seconds"]), record["date"], record["machine"], *versions]
     rows = [[str(line[name]) for name in STATEMENT] for line in record["statements"]]
     paragraphs = [
         f"## {file.stem}\n",
-        f"{text.partition(chr(10))[0]}\n",
+        f"{title}\n",
         f"{' · '.join(about)}\n",
-        table(STATEMENT.values(), rows),
+        table([*STATEMENT.values()], rows),
         *(f"{name}: {field(text, name)}\n" for name in ("Differences", "Result") if field(text, name)),
     ]
     return "\n".join(paragraphs)
