@@ -128,8 +128,8 @@ ITEMS = (
         least=1.5,
         quick=("--quick --minutes 15",),
     ),
-    # 1.7e9 tokens at 560,000 tokens/s, less a tenth for Muon: an hour. Last, since a loan of minutes does not have it,
-    # and its checkpoints are not brought back.
+    # 1.7e9 tokens at 560,000 tokens/s, less a tenth for Muon: an hour. Last, since few calls have an hour, and its
+    # checkpoints are not brought back.
     item(
         "track3",
         "python experiments/training/track3_data.py data/fineweb10B data/fineweb10B/prepared",
