@@ -268,7 +268,7 @@ def _evaluate(
     if sample is not None:
         params = compiled.evaluation_params(state, run)  # every process takes part in gathering them
         if distributed.is_coordinator():
-            with compiled.device_group.context():
+            with using(compiled.device_group.formulations):  # without the mesh: the weights are on one device
                 text = sample(params, step)
             yield Sampled(step, *text)
     return metrics

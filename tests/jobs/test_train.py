@@ -309,6 +309,19 @@ def test_samples_and_trackers_are_shown_and_change_no_number(command, tmp_path):
     assert Marker.decode(markers[0], 4).digests == Marker.decode(markers[1], 4).digests
 
 
+@pytest.mark.parametrize(
+    "mesh", ["data=2", pytest.param("fsdp=2", marks=pytest.mark.long), pytest.param("tensor=2", marks=pytest.mark.long)]
+)
+def test_a_job_on_a_mesh_samples_as_one_device_does(command, tmp_path, mesh):
+    texts = {}
+    for name, options in (("one", ()), ("mesh", ("--mesh", mesh))):
+        assert command("train", "tiny.py", "--samples", "6", *options, "--output", name)[0] == 0
+        lines = read(tmp_path / name / "log.jsonl")
+        texts[name] = [(line["step"], line["text"]) for line in lines if line["kind"] == "sample"]
+    assert [step for step, _ in texts["mesh"]] == [0, 2, 4]
+    assert texts["mesh"][0] == texts["one"][0]  # untrained weights have the same bits
+
+
 def test_the_plan_says_what_a_run_will_take(command, tmp_path):
     code, out, _ = command("train", "tiny.py", "--plan")
     assert code == 0
