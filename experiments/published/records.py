@@ -52,7 +52,8 @@ replication is kept. `python experiments/published/records.py` writes this page 
 the first lines of the files; with the output folder of a study, it writes the study's record first.
 
 Effects have the intervals that are tested: 95 %, or 90 % for equalities, over paired seeds (n); verdicts are by the
-[rule of reports](../../docs/verdicts.md), Holm-corrected within a study. Times are sums over runs, each on one core.
+[rule of reports](../../docs/verdicts.md), Holm-corrected within a study. Times are sums over runs, each on one core
+of a machine that was also busy.
 """
 
 
