@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 import flaxformer
-from flaxformer.analysis.speedup import compare_arms
+from flaxformer.analysis.speedup import SpeedUp, SpeedUps, compare_arms
 from flaxformer.catalog import mechanisms
 from flaxformer.report import html
 from flaxformer.report.colours import GREY, VERDICT_COLOURS
@@ -80,8 +80,7 @@ def _effects_of(results: Any, family: str) -> Iterator[dict[str, object]]:
     for claim in results.claims:
         label = claim.text.partition(": ")[0]
         arm, judged, recipe = arms[label], claim.judgement, recipes[label]
-        speeds = compare_arms(study, arm, arms[BASELINE])
-        speed = None if speeds is None or speeds.compute.reason else speeds.compute
+        speed = _speed_up(compare_arms(study, arm, arms[BASELINE]))
         yield {
             "family": family,
             "arm": label,
@@ -104,6 +103,12 @@ def _effects_of(results: Any, family: str) -> Iterator[dict[str, object]]:
             "flops": arm.cost.flops / arms[BASELINE].cost.flops,
             "diverged": arm.diverged,
         }
+
+
+def _speed_up(speeds: SpeedUps | None) -> SpeedUp | None:
+    """The speed-up in compute to that of the two final losses which both arms reach; None where none is known."""
+    known = [] if speeds is None else [speeds.compute, speeds.compute_to_baseline]
+    return next((speed for speed in known if not (speed.reason or speed.above or speed.below)), None)
 
 
 def forest(answer: Answer) -> Figure:
@@ -259,8 +264,8 @@ def _answer(answer: Answer) -> list[str]:
         f"![Effects of all arms on {answer.task}](results/{answer.name}.svg)",
         "",
         "Effects are gains of the test score over the baseline's, with 95 % intervals over paired seeds; a speed-up is "
-        "the compute that the baseline needs for the arm's final loss, relative to the arm's. A hollow mark is no "
-        "discovery.",
+        "the compute that the baseline needs for a loss, divided by that of the arm, at the final loss that both reach. "
+        "A hollow mark is no discovery.",
         "",
         *markdown(COLUMNS, [cells(row) for row in table.iter_rows(named=True)]),
         "",
