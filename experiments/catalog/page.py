@@ -264,8 +264,8 @@ def _answer(answer: Answer) -> list[str]:
         f"![Effects of all arms on {answer.task}](results/{answer.name}.svg)",
         "",
         "Effects are gains of the test score over the baseline's, with 95 % intervals over paired seeds; a speed-up is "
-        "the compute that the baseline needs for a loss, divided by that of the arm, at the final loss that both reach. "
-        "A hollow mark is no discovery.",
+        "the compute that the baseline needs for the final loss that both reach, divided by that of the arm. A hollow "
+        "mark is no discovery.",
         "",
         *markdown(COLUMNS, [cells(row) for row in table.iter_rows(named=True)]),
         "",
