@@ -21,7 +21,7 @@ Cost: 75 runs in 15 compiled programs, about 10 minutes on 2 idle CPU cores.
 Result: two of six claims supported and four inconclusive at seeds 0 to 4; the order of the paper, but for ALiBi and T5,
     whose ranks are not told apart. Mean reciprocal ranks: 0.77 without positions (0.58 to 0.95), 0.58 with ALiBi
     (0.36 to 0.79), 0.49 with T5's relative positions (0.34 to 0.64), 0.23 with rotary and 0.22 with sinusoidal ones.
-    Exact answers beyond the trained lengths: 0.36, 0.24, 0.22, 0.09 and 0.04 of the sources; within them, at least 0.945.
+    Exact answers beyond the trained lengths: 0.36, 0.24, 0.22, 0.09 and 0.04 of the sources; within, at least 0.945.
     All five seeds agree with each of the inconclusive claims: five are too few for their skew.
 """
 
