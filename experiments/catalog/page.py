@@ -1,4 +1,4 @@
-"""Write the results of effects.py: README.md with a figure, a page whose table can be sorted and filtered, and rows.
+"""Write the results of effects.py: README.md with a figure, and a page whose tables can be sorted and filtered.
 
 Commands: python experiments/catalog/page.py --collect runs/catalog reads the finished studies into results/;
     python experiments/catalog/page.py writes the pages from results/ alone.
@@ -13,18 +13,19 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import polars as pl
-from arms import LEFT_OUT, NARANG, RATES, arms_by_family, module_of_arms
-from effects import BASELINE, FORMS, TASKS, baseline_run, folder_name
+from arms import LEFT_OUT, NARANG, arms_by_family, module_of_arms
+from effects import BASELINE, FORMS, TASKS, Form, baseline_run, folder_name, middle_rate
 from matplotlib.figure import Figure
 from scipy import stats
 
 import flaxformer
-from flaxformer.analysis.speedup import SpeedUp, SpeedUps, compare_arms
+from flaxformer.analysis.speedup import at_common_score, compare_arms
 from flaxformer.catalog import mechanisms
-from flaxformer.report import html
+from flaxformer.report import html, markdown
 from flaxformer.report.colours import GREY, VERDICT_COLOURS
 from flaxformer.report.drawing import PAGE, STYLE
 from flaxformer.report.numbers import round_digits
+from flaxformer.report.reading import StudyResults
 from flaxformer.report.table import Table
 from flaxformer.statistics.corrections import benjamini_hochberg
 from flaxformer.system.files import write_atomically
@@ -33,12 +34,16 @@ from flaxformer.training.cost import run_cost
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+INDEX = Path("runs/catalog/index.html")
+"""The tables as a page."""
 LEVEL = 0.05
 """False discovery rate."""
 NARANG_VANILLA = (2.182, 0.005)
 """Loss and standard deviation of the vanilla Transformer in table 1 of Narang et al. 2021."""
 OF_A_RUN = ("seed", "status", "parameters", "flops", "seconds", "validation_loss", "test_loss", "validation_loss_curve")
 COLUMNS = ("family", "arm", "effect", "95 %", "p Holm", "q", "verdict", "speed-up", "rate", "steps", "weights")
+
+BESIDE = ("arm", "their row", "their gain", "gain here", "verdict here", "agreement")
 
 
 class Answer(NamedTuple):
@@ -52,35 +57,41 @@ class Answer(NamedTuple):
     def name(self) -> str:
         return f"{self.task}-{self.form}"
 
+    @property
+    def table(self) -> Table:
+        """A row per arm."""
+        return Table("", COLUMNS, [cells(row) for row in self.effects.iter_rows(named=True)], 2)
+
 
 def collect(folder: Path, task: str, form: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return a row per arm of the finished families, ordered by effect, and a row per run."""
-    effects: list[dict[str, object]] = []
+    effects: list[dict[str, Any]] = []
     runs: list[pl.DataFrame] = []
     for family in arms_by_family():
         path = folder / folder_name(task, form, family, "effects")
         if not (path / "study.json").exists() or (results := flaxformer.results(path)).analysis.missing:
             continue
-        effects += _effects_of(results, family)
+        effects += _effects_of(results, family, FORMS[form])
         tuning = sorted(folder.glob(folder_name(task, form, family, "rates-*")))
         for part, table in [("effects", results.table), *(("rates", flaxformer.results(one).table) for one in tuning)]:
             columns = [name for name in ("arm", "rate", *OF_A_RUN) if name in table.columns]
             runs.append(table.select(pl.lit(family).alias("family"), pl.lit(part).alias("part"), *columns))
     if not effects:
         raise SystemExit(f"{folder} has no finished study of {task}, {form}; run effects.py first")
-    q = benjamini_hochberg([float(str(effect["p"])) for effect in effects])
+    q = benjamini_hochberg([effect["p"] for effect in effects])
     table = pl.DataFrame(effects, infer_schema_length=None).with_columns(pl.Series("q", q))
     return table.sort("effect", descending=True), pl.concat(runs, how="diagonal_relaxed")
 
 
-def _effects_of(results: Any, family: str) -> Iterator[dict[str, object]]:
+def _effects_of(results: StudyResults, family: str, form: Form) -> Iterator[dict[str, Any]]:
     study, arms = results.analysis.study, {arm.labels["arm"]: arm for arm in results.arms}
     recipes = {declared.labels["arm"]: study.recipes[declared.arm].run for declared in study.arms}
-    middle = FORMS[study.name.split("-")[1]].rate
     for claim in results.claims:
         label = claim.text.partition(": ")[0]
         arm, judged, recipe = arms[label], claim.judgement, recipes[label]
-        speed = _speed_up(compare_arms(study, arm, arms[BASELINE]))
+        cost, reference = arm.cost, arms[BASELINE].cost
+        pair = compare_arms(study, arm, arms[BASELINE])
+        speed = pair and at_common_score(pair.compute, pair.compute_to_baseline)
         yield {
             "family": family,
             "arm": label,
@@ -97,18 +108,12 @@ def _effects_of(results: Any, family: str) -> Iterator[dict[str, object]]:
             "speed_up_high": speed.interval[1] if speed else None,
             "rate": recipe["optimizer"]["learning_rate"],
             "baseline_rate": recipes[BASELINE]["optimizer"]["learning_rate"],
-            "relative_rate": recipe["optimizer"]["learning_rate"] / (middle * RATES.get(label, 1.0)),
+            "relative_rate": recipe["optimizer"]["learning_rate"] / middle_rate(form, label),
             "steps": recipe["training"]["steps"],
-            "parameters": arm.cost.parameters,
-            "flops": arm.cost.flops / arms[BASELINE].cost.flops,
+            "parameters": cost and cost.parameters,
+            "flops": cost.flops / reference.flops if cost and reference else None,
             "diverged": arm.diverged,
         }
-
-
-def _speed_up(speeds: SpeedUps | None) -> SpeedUp | None:
-    """The speed-up in compute to that of the two final losses which both arms reach; None where none is known."""
-    known = [] if speeds is None else [speeds.compute, speeds.compute_to_baseline]
-    return next((speed for speed in known if not (speed.reason or speed.above or speed.below)), None)
 
 
 def forest(answer: Answer) -> Figure:
@@ -125,7 +130,7 @@ def forest(answer: Answer) -> Figure:
     axes.axvline(0, color=GREY, lw=0.8)
     axes.set_yticks(range(len(table)), [f"{row['arm']}" for row in table.iter_rows(named=True)])
     axes.set_ylim(len(table) - 0.5, -0.5)
-    axes.set_xlabel(f"effect on the test {TASKS[answer.task].metric} of '{answer.task}'; to the right, better")
+    axes.set_xlabel(f"gain of test loss on '{answer.task}' (nats); to the right, better")
     return figure
 
 
@@ -155,12 +160,6 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table."""
-    lines = [f"| {' | '.join(header)} |", f"| {' | '.join('---' for _ in header)} |"]
-    return lines + [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
-
-
 def narang(answer: Answer) -> list[str]:
     """Agreement with Narang et al. 2021: signs where their difference is clear, and ranks."""
     known = [row for row in answer.effects.iter_rows(named=True) if row["arm"] in NARANG]
@@ -185,7 +184,9 @@ def narang(answer: Answer) -> list[str]:
         f"{correlation.statistic:+.2f} (p = {correlation.pvalue:.2g}). Theirs are encoder-decoders of 223M weights on "
         "C4 (span corruption, loss after 65,536 steps, one learning rate for all).",
         "",
-        *markdown(("arm", "their row", "their gain", "gain here", "verdict here", "agreement"), rows),
+        markdown.table(
+            Table("", ("arm", "their row", "their gain", "gain here", "verdict here", "agreement"), rows, 2)
+        ),
         "",
     ]
 
@@ -220,10 +221,11 @@ def readme(answers: Sequence[Answer]) -> str:
         "# Which mechanisms of the catalog lower the loss?",
         "",
         "Every mechanism of the [catalog](../../docs/catalog.md) and the choices of the core, against one baseline: at "
-        "equal compute, each at its best of three learning rates (tuned on another seed), over paired seeds, on test "
-        "data that chose nothing. One claim per arm, declared before its data. [effects.py](effects.py) has the rule "
-        "and the command, [arms.py](arms.py) the arms; `python experiments/catalog/page.py` writes this page from "
-        "`results/`, and `results/index.html`, whose table can be sorted and filtered.",
+        "equal compute (networks with experts: at equal steps), each at its best of three learning rates (tuned on "
+        "another seed), over paired seeds, on test data that chose nothing. One claim per arm, declared before its "
+        "data. [effects.py](effects.py) has the rule and the command, [arms.py](arms.py) the arms. "
+        "`python experiments/catalog/page.py` writes this page from `results/`, and `runs/catalog/index.html`, whose "
+        "tables can be sorted and filtered.",
         "",
     ]
     for answer in answers:
@@ -250,15 +252,15 @@ def _answer(answer: Answer) -> list[str]:
     cost = run_cost(baseline_run(answer.task, form))
     discoveries = table.filter(pl.col("q") <= LEVEL)
     better, worse = (discoveries.filter(pl.col("effect") * sign > 0) for sign in (1, -1))
-    verdicts = {name: table.filter(pl.col("verdict") == name).height for name in VERDICT_COLOURS}
+    verdicts = [f"{table.filter(pl.col('verdict') == name).height} {name}" for name in VERDICT_COLOURS]
     return [
         f"## {answer.task}, form {answer.form}",
         "",
         f"{count_of(table.height, 'arm')} of these families: {', '.join(sorted(set(table['family'])))}. Baseline: "
         f"{cost.parameters.total:,} weights, {form.steps} steps of {form.batch_size} sequences of "
         f"{baseline_run(answer.task, form).task.sequence_length} tokens, {len(form.seeds)} paired seeds. "
-        f"{verdicts['supported']} claims supported, {verdicts['refuted']} refuted, {verdicts['inconclusive']} "
-        f"inconclusive (Holm within a family). At a false discovery rate of {100 * LEVEL:.0f} % over all arms "
+        f"Verdicts, after Holm within a family: {', '.join(verdicts)}. "
+        f"At a false discovery rate of {100 * LEVEL:.0f} % over all arms "
         f"(Benjamini and Hochberg), {better.height} arms are better than the baseline and {worse.height} worse.",
         "",
         f"![Effects of all arms on {answer.task}](results/{answer.name}.svg)",
@@ -267,17 +269,14 @@ def _answer(answer: Answer) -> list[str]:
         "the compute that the baseline needs for the final loss that both reach, divided by that of the arm. A hollow "
         "mark is no discovery.",
         "",
-        *markdown(COLUMNS, [cells(row) for row in table.iter_rows(named=True)]),
-        "",
+        markdown.table(answer.table),
     ]
 
 
 def page(answers: Sequence[Answer]) -> str:
     """The tables as an HTML page."""
     parts = ["<h1>Which mechanisms of the catalog lower the loss?</h1>"]
-    for answer in answers:
-        rows = [cells(row) for row in answer.effects.iter_rows(named=True)]
-        parts.append(html.section(f"{answer.task}, form {answer.form}", html.table(Table("", COLUMNS, rows, 2))))
+    parts += [html.section(f"{answer.task}, form {answer.form}", html.table(answer.table)) for answer in answers]
     return html.page("Effects of the catalog", parts)
 
 
@@ -304,7 +303,8 @@ def main(arguments: Sequence[str]) -> None:
         for answer in answers:
             forest(answer).savefig(RESULTS / f"{answer.name}.svg", metadata={"Date": None})
     write_atomically(HERE / "README.md", readme(answers).encode())
-    write_atomically(RESULTS / "index.html", page(answers).encode())
+    INDEX.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(INDEX, page(answers).encode())
 
 
 if __name__ == "__main__":

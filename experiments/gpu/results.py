@@ -1,4 +1,4 @@
-"""What a call on a GPU brings back: archives of bounded size, without weights and caches."""
+"""Archives of the results of a call on a GPU: of bounded size, without weights and caches."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ LEFT_OUT = re.compile(r"/(weights|unfinished|leases|superseded|cache|\d+)/|\.(pd
 """Weights, checkpoints and caches; and figures of which there is an SVG."""
 
 
-def kept(folder: Path, works: Sequence[Item]) -> tuple[list[Path], list[str]]:
+def files_to_pack(folder: Path, works: Sequence[Item]) -> tuple[list[Path], list[str]]:
     """Return the files to bring back, relative to `folder`, and the names of those that do not fit."""
     places = [RESULTS / "logs", *(work.folder for work in works)]
     files = [
@@ -36,7 +36,7 @@ def kept(folder: Path, works: Sequence[Item]) -> tuple[list[Path], list[str]]:
 
 def pack(folder: Path, output: Path, works: Sequence[Item]) -> list[str]:
     """Write the archives of the results; return the names of the files that do not fit."""
-    files, left_out = kept(folder, works)
+    files, left_out = files_to_pack(folder, works)
     parts: list[list[Path]] = [[]]
     size = 0
     for file in files:

@@ -258,6 +258,11 @@ class SpeedUps:
     """Metric whose curves were read."""
 
 
+def at_common_score(*speed_ups: SpeedUp | None) -> SpeedUp | None:
+    """Return the first of some speed-ups that is known, with an interval: that to a score which both arms reach."""
+    return next((up for up in speed_ups if up is not None and not (up.reason or up.above or up.below)), None)
+
+
 def metric_and_goal(study: Declaration) -> tuple[str, Goal]:
     """Return the metric whose curve is read, and its direction: the study's own, where it has a direction."""
     metric = on_validation(study.metric)

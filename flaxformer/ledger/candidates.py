@@ -68,10 +68,10 @@ def candidate_of(root: Path, best: Run, changes: Sequence[str], file: str, trust
     return override(run, changes)
 
 
-def best_of(ledger: Ledger, root: Path, kept: Sequence[Attempt], trust_code: bool) -> Run:
-    """Return the best recipe: the start with the changes of the kept attempts, in order."""
+def best_of(ledger: Ledger, root: Path, attempts: Sequence[Attempt], trust_code: bool) -> Run:
+    """Return the best recipe: the start with the changes of the attempts that were kept, in order."""
     best = ledger.start
-    for attempt in kept:
+    for attempt in attempts:
         best = replace_at(candidate_of(root, best, attempt.changes, attempt.file, trust_code), attempt.adjusted)
     return best
 

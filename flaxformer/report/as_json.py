@@ -86,10 +86,8 @@ def comparison_json(comparison: Comparison, folders: tuple[Path, Path]) -> JsonO
         "arms": [
             {
                 "labels": dict(pair.labels),
-                **{
-                    side: None if arm is None else _estimate(arm.estimate)
-                    for side, arm in (("a", pair.a), ("b", pair.b))
-                },
+                "a": pair.a and _estimate(pair.a.estimate),
+                "b": pair.b and _estimate(pair.b.estimate),
                 "difference": _estimate(pair.difference),
             }
             for pair in comparison.arms

@@ -8,7 +8,7 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.arms import ArmCost
 from flaxformer.analysis.costs import TOLERANCE, CostRatio, reference_arm, unequal
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.analysis.speedup import SpeedUp, SpeedUps, compare_arms, metric_and_goal
+from flaxformer.analysis.speedup import SpeedUp, SpeedUps, at_common_score, compare_arms, metric_and_goal
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import round_digits
 from flaxformer.store.declaration import Declaration
@@ -102,8 +102,7 @@ def speed_up_in_compute(pair: SpeedUps | None) -> str:
 
 def speed_up_to_common_score(to_arm: SpeedUp | None, to_other: SpeedUp | None) -> str:
     """The speed-up to that of two final scores which both arms reach; without one, to the arm's own."""
-    known = [up for up in (to_arm, to_other) if up is not None and not (up.reason or up.above or up.below)]
-    return speed_up(known[0] if known else to_arm)
+    return speed_up(at_common_score(to_arm, to_other) or to_arm)
 
 
 def summary(analysis: Analysis) -> str:
