@@ -230,7 +230,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         yield Started(step)
         if step < run.training.steps:
             began = time.perf_counter()
-            compiled.compile(run, _chunk_steps(run, job, device_group), initial, evaluations_later=True)
+            compiled.compile(run, steps_per_call(run, job, device_group), initial, evaluations_later=True)
             yield Compiled("", str(device_group), time.perf_counter() - began, compiled.bytes)
         state = compiled.start(run, initial) if state is None else state
         if is_new:  # a run that does not compile leaves its folder to another one
@@ -245,7 +245,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
             checkpoints.wait()
 
 
-def _chunk_steps(run: Run, job: Job, device_group: DeviceGroup) -> int:
+def steps_per_call(run: Run, job: Job, device_group: DeviceGroup) -> int:
     """Steps per call of the compiled function."""
     interval = run.training.interval
     most = job.chunk_steps or max(1, int(min(MOST_CHUNK_STEPS, steps_per_second(run, device_group.devices))))
@@ -275,7 +275,7 @@ def _steps(
     if is_initial_due and not _has_room_for_another(state, compiled):
         yield from evaluate(state, step)
         is_initial_due = False
-    for chunk in train_chunks(compiled, run, state, step, steps, _chunk_steps(run, job, compiled.device_group)):
+    for chunk in train_chunks(compiled, run, state, step, steps, steps_per_call(run, job, compiled.device_group)):
         state, step = chunk.state, chunk.step
         curves = {name: [float(x) for x in numbers] for name, numbers in chunk.curves.items()}
         if step == chunk.steps:

@@ -88,7 +88,7 @@ class CompiledRun:
         self._scores: dict[tuple[object, ...], str] = {}
         """Names of the programs of named evaluations, by the shapes of their data."""
         self._functions = functions_of(run, stack_size, layout, measure, diagnose)
-        self._others: Future[None] | None = None
+        self._background: Future[None] | None = None
         """Compilation of the programs that are not needed for the first step, by a thread."""
         self._state = self._replicated = None
         if device_group.mesh is not None:
@@ -125,14 +125,14 @@ class CompiledRun:
             state = self._shapes(training[0])
         if not self.source.on_host:  # the shapes of a chunk are known with the first one
             training.append(self._advance(state, run, self.source, steps))
-        others = self._evaluation_calls(state, run)
+        evaluations = self._evaluation_calls(state, run)
         if not evaluations_later:
-            self._compile_all(itertools.chain(training, others))
+            self._compile_all(itertools.chain(training, evaluations))
             return
         self._compile_all(training)
         if not self.source.on_host:  # its `advance` is compiled at the first call, and is not to wait
             thread = ThreadPoolExecutor(1)
-            self._others = thread.submit(self._compile_all, others)
+            self._background = thread.submit(self._compile_all, evaluations)
             thread.shutdown(wait=False)
 
     def _compile_all(self, calls: Iterable[ProgramCall]) -> None:
@@ -157,11 +157,11 @@ class CompiledRun:
         if self._functions.diagnose is not None:
             yield self._diagnose(state, run)
 
-    def _wait_for_others(self) -> None:
+    def _wait_for_background(self) -> None:
         """Wait for the programs that `compile` left to a thread."""
-        if self._others is not None:
-            others, self._others = self._others, None
-            others.result()
+        if self._background is not None:
+            background, self._background = self._background, None
+            background.result()
 
     def _shapes(self, call: ProgramCall) -> TrainState:
         """The shapes of the state that a call gives, without calling it, and where its arrays will lie."""
@@ -191,7 +191,7 @@ class CompiledRun:
 
     def evaluate_with_errors(self, state: TrainState, run: Run) -> tuple[RunMetrics, RunMetrics]:
         """The metrics of `evaluate`; and their standard errors over the examples, such as validation_loss_se."""
-        self._wait_for_others()
+        self._wait_for_background()
         scores, measured = self._run(self._evaluate(state, run, self._batches("evaluation")))
         columns = task_columns(scores) | self._score_named(state, run, "evaluation")
         kept = without_errors(columns)
@@ -202,7 +202,7 @@ class CompiledRun:
 
         They are for the end of training: choices by them would make them optimistic.
         """
-        self._wait_for_others()
+        self._wait_for_background()
         batches, metrics = self._batches("test"), self._score_named(state, run, "test")
         if batches is None:
             return metrics
@@ -233,7 +233,7 @@ class CompiledRun:
 
     def diagnose(self, state: TrainState, run: Run) -> PyTree:
         """The diagnostics of the next step; None if the driver was given no such function."""
-        self._wait_for_others()
+        self._wait_for_background()
         return None if self._functions.diagnose is None else self._run(self._diagnose(state, run))
 
     def evaluation_params(self, state: TrainState, run: Run) -> Transformer:

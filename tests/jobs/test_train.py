@@ -25,7 +25,7 @@ from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import Job, train
 from flaxformer.jobs.log import Log
 from flaxformer.jobs.progress import RunTotals, follow
-from flaxformer.jobs.train import _chunk_steps
+from flaxformer.jobs.train import steps_per_call
 from flaxformer.runner.events import Compiled, Diverged, Evaluated, FirstLoss, Progressed, Sampled, Started
 from flaxformer.store.job_log import read
 from flaxformer.system import digests
@@ -177,7 +177,7 @@ def test_a_run_of_one_step_is_not_evaluated_unless_it_asks(tmp_path):
 def test_a_chunk_of_a_large_model_is_short(d_model, expected):
     """Six steps are the interval of evaluations; a step of the large model takes a second and more."""
     run = replace_at(RUN, {"model.d_model": d_model, "task.batch_size": 64})
-    assert _chunk_steps(run, Job(output="unused"), DeviceGroup.of(None)) == expected
+    assert steps_per_call(run, Job(output="unused"), DeviceGroup.of(None)) == expected
 
 
 class OnTestData:
