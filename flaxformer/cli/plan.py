@@ -30,6 +30,7 @@ from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Study
 from flaxformer.study.equal_cost import describe_matches
 from flaxformer.study.evaluation_data import data_limits_of
+from flaxformer.study.plan import StudyPlan
 from flaxformer.study.program_cost import Cost, cost, slow_decoding
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.study.tracing import check_traces
@@ -65,10 +66,31 @@ def main(arguments: Plan, console: Console) -> int:
         check_traces(study)
     with console.status("compiling and timing one step of each program"):
         planned = [_plan_program(group, ended, devices) for group in programs]
+    lines = _describe(plan, planned, execution)
+    if arguments.json:
+        print(json.dumps(_as_json(study, planned, lines), indent=1, ensure_ascii=False))
+        return 0
+    for line in lines:
+        console.print(line, highlight=False)
+    show_data(study.baseline.task, console)
+    console.print()
+    console.print(fit_width(programs_table(planned), console.width))
+    if arguments.weights:
+        console.print()
+        console.print(fit_width(weights_table(study.baseline.model), console.width))
+    if arguments.remat and not any(program.cost.excess for program in planned):
+        console.print()
+        console.print(fit_width(remat_table(study.baseline), console.width))
+    return 0
+
+
+def _describe(plan: StudyPlan, planned: Sequence[Planned], execution: Execution) -> list[str]:
+    """Return the sentences of a plan: its size, time, costs, claims and power."""
+    study = plan.study
     runs, left = sum(len(program.group.trials) for program in planned), sum(program.left for program in planned)
     too_large = [program for program in planned if program.cost.excess]
     size = f"{count_of(len(study.arms()), 'arm')} × {count_of(len(study.seeds), 'seed')} = {count_of(runs, 'run')}"
-    lines = [
+    return [
         f"{size} in {count_of(len(planned), 'compiled program')} on {execution.where}.",
         *(f"{program.group.name} {program.cost.excess}." for program in too_large),
         _time_left(left, sum(program.seconds for program in planned)),
@@ -84,21 +106,6 @@ def main(arguments: Plan, console: Console) -> int:
         else f"No claim is declared; the report shows {study.metric} for every arm.",
         *power(study, noise.read(noise.folder_of(store_of(study, execution).root))),
     ]
-    if arguments.json:
-        print(json.dumps(_as_json(study, planned, lines), indent=1, ensure_ascii=False))
-        return 0
-    for line in lines:
-        console.print(line, highlight=False)
-    show_data(study.baseline.task, console)
-    console.print()
-    console.print(fit_width(programs_table(planned), console.width))
-    if arguments.weights:
-        console.print()
-        console.print(fit_width(weights_table(study.baseline.model), console.width))
-    if arguments.remat and not too_large:
-        console.print()
-        console.print(fit_width(remat_table(study.baseline), console.width))
-    return 0
 
 
 def _as_json(study: Study, planned: Sequence[Planned], lines: Sequence[str]) -> JsonObject:
@@ -175,7 +182,7 @@ def _plan_program(group: ProgramGroup, ended: Mapping[str, str], devices: int) -
     return Planned(group, price, len(left.trials), price.seconds(left, devices) if left.trials else 0.0)
 
 
-def _describe_replicated(planned: list[Planned], execution: Execution) -> Iterator[str]:
+def _describe_replicated(planned: Sequence[Planned], execution: Execution) -> Iterator[str]:
     """Axes of weights that are replicated over the mesh, where the runs have one."""
     mesh = execution.device_groups()[0].mesh
     if mesh is not None:
@@ -184,7 +191,7 @@ def _describe_replicated(planned: list[Planned], execution: Execution) -> Iterat
         yield from (f"Replicated on the mesh: {line}." for line in lines)
 
 
-def _flops(planned: list[Planned]) -> Iterator[str]:
+def _flops(planned: Sequence[Planned]) -> Iterator[str]:
     """FLOPs of the runs, their comparison with XLA's count, and the programs of which they are a lower bound."""
     each = [program.cost.flops_per_step * program.group.steps for program in planned]
     low, high = (with_prefix(flops, "FLOP") for flops in (min(each), max(each)))
