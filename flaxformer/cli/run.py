@@ -5,6 +5,7 @@ from rich.console import Console
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.launcher import check_options, launch_workers
+from flaxformer.cli.live import live_page
 from flaxformer.cli.show import exit_code, show_report
 from flaxformer.cli.study import load
 from flaxformer.devices import distributed
@@ -43,10 +44,11 @@ def main(arguments: RunStudy, console: Console) -> int:
     for line in lines if not arguments.json else ():
         console.print(line, highlight=False, soft_wrap=True)
     console = Console(quiet=True) if arguments.json else console
-    failures = follow(track(events, store, arguments.track), console, totals)
-    if arguments.share is not None:  # the launcher shows the report of all shares
-        return FAILED if failures else 0
-    return exit_code(show_report(store, console, arguments.full, arguments.json), console)
+    with live_page(store.root, arguments.live, console):
+        failures = follow(track(events, store, arguments.track), console, totals)
+        if arguments.share is not None:  # the launcher shows the report of all shares
+            return FAILED if failures else 0
+        return exit_code(show_report(store, console, arguments.full, arguments.json), console)
 
 
 def _names_of_share(text: str | None, plan: StudyPlan) -> list[str] | None:

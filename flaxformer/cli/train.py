@@ -13,6 +13,7 @@ from flaxformer import model
 from flaxformer.checkpoint import Checkpoints, stop_on_signals
 from flaxformer.cli.arguments import Train
 from flaxformer.cli.arguments.options import FAILED, INTERRUPTED
+from flaxformer.cli.live import live_page
 from flaxformer.cli.plan import show_data
 from flaxformer.cli.remat import remat_table
 from flaxformer.cli.show import show_job
@@ -62,18 +63,25 @@ def main(arguments: Train, console: Console) -> int:
             console.print()
             console.print(fit_width(remat_table(run), console.width))
         return 0
+    with live_page(output, arguments.live and distributed.is_coordinator(), console):
+        return _train(run, job, devices, console)
+
+
+def _train(run: Run, job: Job, devices: Devices | None, console: Console) -> int:
+    """Train the run, and show the job; return the exit code."""
     with stop_on_signals() as stop:
         describe = functools.partial(_describe_speed, run, devices)
         totals = RunTotals(runs=1, steps=run.training.steps, describe=describe)
         diverged = follow(train(run, job, stop), console, totals)
     if stop.by is not None:
         console.print(
-            f"Incomplete: stopped by {stop.by.name}; the same command resumes from the newest checkpoint in {output}.",
+            f"Incomplete: stopped by {stop.by.name}; the same command resumes from the newest checkpoint in "
+            f"{job.output}.",
             highlight=False,
         )
         return INTERRUPTED
     if distributed.is_coordinator():
-        show_job(output, console)
+        show_job(job.output, console)
     return FAILED if diverged else 0
 
 

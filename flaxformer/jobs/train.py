@@ -38,6 +38,7 @@ from flaxformer.runner.events import (
     Started,
 )
 from flaxformer.store.job_log import NAME as LOG_NAME
+from flaxformer.store.store import LIVE
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
 from flaxformer.system.digests import JsonObject
@@ -58,7 +59,10 @@ from flaxformer.training.step import ALIVE
 
 LOG = logging.getLogger(__name__)
 LARGEST, MOST_SAMPLES = 2**31 - 1, 100_000
-FILES, FOLDERS = [CONFIG, LOG_NAME], {"code": DEEPEST, "reads": DEEPEST, "superseded": 1, "tensorboard": 0, "wandb": 0}
+FILES, FOLDERS = (
+    [CONFIG, LOG_NAME, LIVE],
+    {"code": DEEPEST, "reads": DEEPEST, "superseded": 1, "tensorboard": 0, "wandb": 0},
+)
 """Places in a job's folder where no symbolic link may be, beside its steps (`flaxformer.system.links`)."""
 MOST_CHUNK_STEPS = 50
 LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "samples": 0}

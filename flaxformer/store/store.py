@@ -16,6 +16,7 @@
     reads/DIGEST.json          a file, folder or variable that user code has read, with a digest of what was there
     superseded/N.parquet       rows of code that has changed since, set aside on request
     results.parquet, results.md, results.tex, report.html, figures/   written by the report
+    live.html                  the page of `--live`
 
 Any number of processes may work on one folder. Each appends lines to files of its own; a shared file is replaced by
 writing another one and renaming it, under a lock that is held briefly. A line that a kill cut short is dropped; a file
@@ -60,8 +61,10 @@ FOLDERS |= {"weights": 1, "unfinished": 2, RUNGS: 1, "tensorboard": 0, "wandb": 
 
 A folder of checkpoints is checked when a step of it is read or written; a tracker's files are its own.
 """
+REPORT, LIVE = "report.html", "live.html"
+"""The report, and the page of `--live`."""
 FILES = ["study.json", "declarations.jsonl", "declarations.head", *LINES_BY_NAME]
-FILES += ["results.parquet", "results.csv", "results.md", "results.tex", "report.html", "replication.html"]
+FILES += ["results.parquet", "results.csv", "results.md", "results.tex", REPORT, "replication.html", LIVE]
 """Files in a study's folder."""
 LOCK_PATIENCE = 60.0
 """Seconds to wait for another process that writes shared files."""

@@ -47,6 +47,7 @@ Track = Annotated[
     tyro.conf.UseAppendAction,
     option("NAME", "none", "also log to tensorboard or wandb; may be given twice"),
 ]
+Live = Annotated[bool, flag("write DIR/live.html meanwhile, a page that refreshes itself in a browser")]
 Full = Annotated[bool, flag("also print effects, costs, tables and all limits, which the page has")]
 TrustCode = Annotated[bool, flag("execute the copy of your code in DIR, code/, where it is needed")]
 CodeChangeOption = Annotated[

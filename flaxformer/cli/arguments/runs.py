@@ -11,6 +11,7 @@ from flaxformer.cli.arguments.options import (
     CodeChangeOption,
     Coordinator,
     FormulationsOption,
+    Live,
     Overrides,
     Process,
     Processes,
@@ -80,6 +81,7 @@ class Train:
         int, option("N", "64", "tokens to generate at each evaluation, for tasks of text; 0 for none")
     ] = 64
     track: Track = ()
+    live: Live = False
     mesh: Annotated[
         str | None,
         option(

@@ -13,6 +13,7 @@ from flaxformer.cli.arguments.options import (
     Coordinator,
     FormulationsOption,
     Full,
+    Live,
     Output,
     Overrides,
     Process,
@@ -135,6 +136,7 @@ class RunStudy(LauncherArguments, StudyArguments):
     on_error: Annotated[ON_ERROR, option("continue|stop", "continue", "what to do when a run fails")] = "continue"
     on_code_change: CodeChangeOption = "refuse"
     track: Track = ()
+    live: Live = False
     coordinator: Coordinator = None
     processes: Processes = None
     process: Process = None

@@ -1,0 +1,110 @@
+"""A page of a folder that is up to date while the folder is worked on: `run --live`, `train --live`, `status --serve`.
+
+A study whose runs are not all there has its progress, and no estimate: a look before the end would be an interim
+analysis. Once it is complete, its report is shown; of training jobs and ledgers, always what there is.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from flaxformer.analysis.analysis import analyse
+from flaxformer.cli.study_progress import groups_table, is_over, lease_line, summary
+from flaxformer.ledger.page import document as ledger_document
+from flaxformer.ledger.reading import is_ledger, read_ledger
+from flaxformer.report import figures, page
+from flaxformer.report.document import document
+from flaxformer.report.job import is_job, job_document, read_job
+from flaxformer.report.sections import Bullets, Figure, ReportSection, StudyReport
+from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.status import StudyStatus, status
+from flaxformer.store.store import LIVE, REPORT, Store, read_lines
+from flaxformer.system.errors import UserError
+from flaxformer.system.files import write_atomically
+from flaxformer.system.links import check_file
+
+SECONDS_BETWEEN_PAGES = 5
+"""Time after which a browser asks for the page again, and least time between two that are written."""
+SHARE_OF_TIME = 0.05
+"""Largest share of the time of training that goes into writing the page."""
+TO_REPORT = f'<!doctype html>\n<meta http-equiv="refresh" content="0; url={REPORT}">\n<a href="{REPORT}">Report</a>\n'
+
+
+def page_of(folder: Path) -> str:
+    """Return the page of a folder as it is now; it refreshes itself until there is nothing more to come."""
+    report, is_complete = _report_of(folder)
+    drawn = figures.draw_for_notebook(part for part in report.parts if isinstance(part, Figure))
+    text = page.render(report, drawn)
+    refresh = f'<meta http-equiv="refresh" content="{SECONDS_BETWEEN_PAGES}">'
+    return text if is_complete else text.replace("<head>", f"<head>\n{refresh}", 1)
+
+
+def _report_of(folder: Path) -> tuple[StudyReport, bool]:
+    """The report, and whether it is the last one; a ledger may always get another attempt."""
+    if is_ledger(folder):
+        return ledger_document(read_ledger(folder)), False
+    if is_job(folder):
+        job = read_job(folder)
+        return job_document(job), job.is_finished or job.has_diverged
+    store = Store(folder)
+    progress = status(store)
+    if not is_over(progress):
+        return _progress(store, progress), False
+    return document(analyse(store), read_lines(folder / LAUNCHES)), True
+
+
+def _progress(store: Store, progress: StudyStatus) -> StudyReport:
+    """The progress of a study as a report without results."""
+    declared = store.read_declaration()
+    damaged = [f"{name} is damaged ({what})." for name, what in progress["damaged"].items()]
+    return StudyReport(
+        name=declared.name,
+        question=declared.question,
+        about="verdicts follow when every run has ended",
+        answer=f"{summary(progress)}.",
+        verdict="",
+        sections=[
+            ReportSection("Programs", [groups_table(progress)]),
+            ReportSection("Processes", [Bullets([*map(lease_line, progress["leases"]), *damaged])]),
+        ],
+    )
+
+
+@contextlib.contextmanager
+def live_page(folder: Path, is_wanted: bool, console: Console) -> Iterator[None]:
+    """Write FOLDER/live.html again and again inside the `with` block, by a thread; nothing if it is not wanted.
+
+    After a block that ends, the page leads to the report, which has been written; after one that raises, it stays.
+    """
+    if not is_wanted:
+        yield
+        return
+    console.print(f"Live: {folder / LIVE}", highlight=False, soft_wrap=True)
+    is_over = threading.Event()
+    thread = threading.Thread(target=_keep_writing, args=(folder, is_over), daemon=True, name="live page")
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+    if (folder / REPORT).exists():
+        _write(folder, TO_REPORT)
+
+
+def _keep_writing(folder: Path, is_over: threading.Event) -> None:
+    seconds = 0.0
+    while not is_over.wait(max(SECONDS_BETWEEN_PAGES, seconds / SHARE_OF_TIME) if seconds else 0.5):
+        began = time.monotonic()
+        with contextlib.suppress(UserError, OSError):  # no results yet, or a full disk, on which training reports
+            _write(folder, page_of(folder))
+            seconds = time.monotonic() - began
+
+
+def _write(folder: Path, text: str) -> None:
+    check_file(folder / LIVE)
+    write_atomically(folder / LIVE, text.encode(errors="replace"))
