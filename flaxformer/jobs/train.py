@@ -15,15 +15,17 @@ import jax
 from flaxformer.checkpoint import Checkpoints, Stop, write_config
 from flaxformer.checkpoint.config import NAME as CONFIG
 from flaxformer.checkpoint.config import check_config, supersede
-from flaxformer.core.canonical import classes_in
+from flaxformer.core.canonical import canonical, classes_in
 from flaxformer.core.paths import replace_at
 from flaxformer.devices import distributed
 from flaxformer.devices.sharding import Devices
-from flaxformer.jobs import trackers
 from flaxformer.jobs.extension import STEPS, Extension, apply, extension_of
 from flaxformer.jobs.log import Log
 from flaxformer.jobs.peak import model_flops, peak
 from flaxformer.jobs.samples import Sampler, sampler
+from flaxformer.jobs.trackers.attached import AttachedTracker
+from flaxformer.jobs.trackers.choose import Track, trackers_of
+from flaxformer.jobs.trackers.tracker import TrackedRun
 from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting, using
 from flaxformer.runner.events import Compiled, Diverged, Evaluated, Event, Message, Progressed, Sampled, Started
@@ -47,7 +49,8 @@ from flaxformer.training.step import ALIVE
 
 LOG = logging.getLogger(__name__)
 LARGEST, MOST_SAMPLES = 2**31 - 1, 100_000
-FILES, FOLDERS = [CONFIG, LOG_NAME], {"code": DEEPEST, "reads": DEEPEST, "superseded": 1, "tensorboard": 0, "wandb": 0}
+FILES, FOLDERS = [CONFIG, LOG_NAME], {"code": DEEPEST, "reads": DEEPEST, "superseded": 1}
+FOLDERS |= {"tensorboard": 0, "trackio": 1, "wandb": 0}
 """Places in a job's folder where no symbolic link may be, beside its steps (`flaxformer.system.links`)."""
 LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "samples": 0}
 
@@ -65,7 +68,8 @@ class Job:
       formulations: "auto", or "reference" for the equations alone (`nn.formulations`).
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
       samples: tokens that a model of text generates at each evaluation; 0 for none.
-      track: services that receive the log besides its file: "tensorboard", "wandb".
+      track: trackers that receive the log besides its file: "tensorboard", "wandb", "trackio", a subclass of `Tracker`
+        in `file` by its name, or an object of one.
       devices: the mesh that the job is trained on; None for `default_devices`.
       file: the file that declares the run; its code is part of the run's identity.
       on_code_change: what to do if user code has changed since the folder's checkpoints were made: "refuse" to
@@ -83,7 +87,7 @@ class Job:
     formulations: FormulationSetting = "auto"
     layout: Layout = "auto"
     samples: int = 64
-    track: tuple[str, ...] = ()
+    track: tuple[Track, ...] = ()
     devices: Devices | None = None
     file: Path | None = None
     on_code_change: OnCodeChange = "refuse"
@@ -96,7 +100,7 @@ class Job:
             most = MOST_SAMPLES if name == "samples" else LARGEST
             if value is not None and not least <= value <= most:
                 raise UserError(f"{name} is {value}; expected at least {least} and at most {most:,}")
-        trackers.check(self.track)
+        trackers_of(self.track, self.file)
         using(self.formulations)
 
 
@@ -299,7 +303,11 @@ def record(
     with contextlib.ExitStack() as opened:
         log: Log | None = None
         if distributed.is_coordinator():
-            attached = [trackers.Tracker(name, job.output, run, LOG.warning) for name in job.track]
+            tracked = TrackedRun(
+                folder=job.output, name=job.output.absolute().name, config=canonical(run), seed=run.seed
+            )
+            created = trackers_of(job.track, job.file).items()
+            attached = [AttachedTracker(name, create, tracked, LOG.warning) for name, create in created]
             for tracker in attached:
                 opened.callback(tracker.close)
             log = Log(job.output, step, attached)

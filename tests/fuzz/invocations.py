@@ -91,7 +91,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
     "run": [
         ("--on-error", ["ignore"]),
         ("--on-code-change", ["forget"]),
-        ("--track", ["mlflow", "", "../tensorboard"]),
+        ("--track", ["mlflow", "", "../tensorboard", "Study", "study"]),
         ("--workers", ["0", "-1", "3"]),
         ("--launcher", ["threads", "slurm ray"]),
         ("--slurm", ["time=60", "gpus"]),
@@ -110,7 +110,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--chunk-steps", ["0", "-1"]),
         ("--samples", ["-1"]),
         ("--mesh", ["x", "data=0", "data=99", "tensor=-1"]),
-        ("--track", ["none"]),
+        ("--track", ["none", "Run", "run"]),
         ("--output", ["x" * 300, "job.py", "job.py/below", "/proc/none"]),
     ],
     "generate": [

@@ -45,7 +45,7 @@ Output = Annotated[Path, tyro.conf.Positional, positional("DIR", "the output fol
 Track = Annotated[
     tuple[str, ...],
     tyro.conf.UseAppendAction,
-    option("NAME", "none", "also log to tensorboard or wandb; may be given twice"),
+    option("NAME", "none", "also log to tensorboard, wandb, trackio, or the Tracker of this name in FILE; repeatable"),
 ]
 Full = Annotated[bool, flag("also print effects, costs, tables and all limits, which the page has")]
 TrustCode = Annotated[bool, flag("execute the copy of your code in DIR, code/, where it is needed")]
