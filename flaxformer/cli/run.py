@@ -1,5 +1,7 @@
 """The command `flaxformer run FILE`, in this process; see `launcher` for workers elsewhere."""
 
+import dataclasses
+
 from rich.console import Console
 
 from flaxformer.cli.arguments import RunStudy
@@ -29,6 +31,8 @@ def main(arguments: RunStudy, console: Console) -> int:
     distributed.initialize(arguments.coordinator, arguments.processes, arguments.process)
     study, execution = load(arguments)
     trackers = trackers_of(arguments.track, study.file)
+    if arguments.share is not None and Share.parse(arguments.share).number > 1:  # one trace is enough
+        execution = dataclasses.replace(execution, profile=None)
     plan = plan_of(study, execution)
     only, retry, on_code_change = (
         _names_of_share(arguments.share, plan),

@@ -59,6 +59,7 @@ def run(
     group_size: int | None = None,
     exact: bool = False,
     diagnostics: bool = False,
+    profile: str | None = None,
     retry_failed: bool = False,
     on_error: OnError = "continue",
     on_code_change: OnCodeChange = "refuse",
@@ -78,7 +79,7 @@ def run(
       study: a study, or the path of a file that defines `study`.
       folder: folder of results; runs/NAME by default.
       progress: show the progress in a terminal and in a notebook; nothing is shown elsewhere.
-      keep, devices, group_size, exact, diagnostics: settings of the execution (`runner.execution.Execution`).
+      keep, devices, group_size, exact, diagnostics, profile: settings of the execution (`runner.execution.Execution`).
       retry_failed: train again what failed before.
       on_error: "stop" to end after the first run that fails.
       on_code_change: "keep" or "retrain" results whose user code has changed since; "refuse" raises.
@@ -97,6 +98,7 @@ def run(
         group_size=group_size,
         exact=exact,
         diagnostics=diagnostics,
+        profile=profile,
     )
     try:
         trackers = trackers_of(track, study.file)

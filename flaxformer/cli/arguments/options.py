@@ -47,6 +47,10 @@ Track = Annotated[
     tyro.conf.UseAppendAction,
     option("NAME", "none", "also log to tensorboard, wandb, trackio, or the Tracker of this name in FILE; repeatable"),
 ]
+Profile = Annotated[
+    str | None,
+    option("STEPS", "none", "write a trace of this number of steps, or of FIRST:COUNT, and print costs by part"),
+]
 Full = Annotated[bool, flag("also print effects, costs, tables and all limits, which the page has")]
 TrustCode = Annotated[bool, flag("execute the copy of your code in DIR, code/, where it is needed")]
 CodeChangeOption = Annotated[

@@ -14,6 +14,7 @@ from flaxformer.cli.arguments.options import (
     Overrides,
     Process,
     Processes,
+    Profile,
     Track,
     TrustCode,
     flag,
@@ -78,6 +79,7 @@ class Train:
         int, option("N", "64", "tokens to generate at each evaluation, for tasks of text; 0 for none")
     ] = 64
     track: Track = ()
+    profile: Profile = None
     mesh: Annotated[
         str | None,
         option(

@@ -17,6 +17,7 @@ from flaxformer.cli.arguments.options import (
     Overrides,
     Process,
     Processes,
+    Profile,
     SeedsOption,
     Track,
     TrustCode,
@@ -135,6 +136,7 @@ class RunStudy(LauncherArguments, StudyArguments):
     on_error: Annotated[ON_ERROR, option("continue|stop", "continue", "what to do when a run fails")] = "continue"
     on_code_change: CodeChangeOption = "refuse"
     track: Track = ()
+    profile: Profile = None
     coordinator: Coordinator = None
     processes: Processes = None
     process: Process = None

@@ -23,6 +23,7 @@ def values_of(line: LogLine) -> Iterator[tuple[int, Mapping[str, float | str]]]:
             row = {f"training/{name}": numbers[place] for name, numbers in lists.items()}
             if place == steps - 1:
                 row["training/steps_per_second"] = steps / max(line["seconds"], 1e-9)
+                row |= {"training/goodput": line["goodput"]} if "goodput" in line else {}
             yield line["step"] - steps + 1 + place, row
     if line["kind"] in ("evaluation", "test"):
         yield line["step"], {f"evaluation/{name}": line[name] for name in line if name not in ("kind", "step")}
