@@ -4,7 +4,7 @@
 
 The seconds in training steps are those of the calls of the compiled program, which the log has. All other time is that
 of something else: starting (loading data, restoring a checkpoint, the initial weights), compiling, evaluation, samples,
-and saving, which has all that is between two of these. Time counts from the call of `train`.
+profiling, and saving, which has all that is between two of these. Time counts from the call of `train`.
 
 A job of several launches has the sum of the seconds in steps over the sum of all their time. A launch that resumes
 from an earlier step trains some steps again, and the log drops those of the launch before: the time that they took is
@@ -14,7 +14,7 @@ count, nor what a launch that was killed did after its last line.
 
 import time
 
-from flaxformer.runner.events import Evaluated, Event, Progressed, Sampled
+from flaxformer.runner.events import Evaluated, Event, Profiled, Progressed, Sampled
 from flaxformer.store.job_log import SPENT
 from flaxformer.system.digests import JsonObject
 
@@ -43,6 +43,8 @@ class WallTime:
                 self.spend("evaluation")
             case Sampled():
                 self.spend("samples")
+            case Profiled():
+                self.spend("profiling")
 
     @property
     def fields(self) -> JsonObject:

@@ -38,7 +38,7 @@ from flaxformer.training.loop import chunk_steps
 from flaxformer.training.memory import check_memory
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.profile import FOLDER as PROFILE
-from flaxformer.training.profile import ProfiledSteps, Trace, profiled_chunks
+from flaxformer.training.profile import ProfiledSteps, Trace, chunk_lengths, profiled_chunks
 from flaxformer.training.run_functions import RunMetrics
 from flaxformer.training.step import ALIVE
 
@@ -167,7 +167,9 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         if step < run.training.steps:
             began = time.perf_counter()
             interval = run.training.interval
-            compiled.compile(run, chunk_steps(job.chunk_steps, interval, job.save_every or interval), initial)
+            size = chunk_steps(job.chunk_steps, interval, job.save_every or interval)
+            for length in chunk_lengths(job.profile, size):
+                compiled.compile(run, length, initial)
             yield Compiled("", str(device_group), time.perf_counter() - began, compiled.bytes)
             wall_time.spend("compiling")
         state = compiled.start(run, initial) if state is None else state

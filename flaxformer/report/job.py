@@ -102,8 +102,9 @@ class JobResults:
         if launches > 1:
             return f"{text}, in {launches} launches"
         spent = lines[-1] if lines else {}
-        others = [f"{kind} {spent[kind] / wall:.0%}" for kind in job_log.SPENT if kind != "steps" and kind in spent]
-        return "; ".join([text, *filter(None, [", ".join(others)])])
+        shares = {kind: spent[kind] / wall for kind in job_log.SPENT if kind != "steps" and kind in spent}
+        spending = [f"{kind} {share:.0%}" for kind, share in shares.items() if share >= 0.005]
+        return "; ".join([text, *filter(None, [", ".join(spending)])])
 
     @property
     def state(self) -> str:

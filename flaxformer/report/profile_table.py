@@ -15,8 +15,8 @@ def profile_table(profile: Profiled) -> Table:
     """Return the parts with most time, and the sum of all: time, share, FLOPs, traffic and roofline of one step."""
     total = profile.total.seconds or 1.0
     rows = [_row(cost, total) for cost in (*profile.costs[:SHOWN], profile.total)]
-    if others := profile.costs[SHOWN:]:
-        rows.insert(-1, ["others", "", f"{sum(cost.seconds for cost in others) * 1e3:.3g}", *[""] * 4])
+    if remaining := profile.costs[SHOWN:]:
+        rows.insert(-1, ["others", "", f"{sum(cost.seconds for cost in remaining) * 1e3:.3g}", *[""] * 4])
     return Table("", ["part", "direction", "ms", "share", "GFLOP", "MB", "roofline ms"], rows, 2)
 
 

@@ -22,8 +22,8 @@ from flaxformer.system.errors import UserError
 
 NAME = "log.jsonl"
 NUMBER = (int, float)
-SPENT = ("starting", "compiling", "steps", "evaluation", "samples", "saving")
-"""What the wall time of a launch is spent on (`jobs.goodput`)."""
+SPENT = ("starting", "compiling", "steps", "evaluation", "samples", "profiling", "saving")
+"""Kinds of wall time of a launch (`jobs.goodput`)."""
 Types: TypeAlias = type | tuple[type, ...]
 LAUNCH: dict[str, Types] = {
     "parameters": NUMBER,

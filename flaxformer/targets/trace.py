@@ -8,9 +8,8 @@ streams with the same names; a TPU's are those of the line "XLA Ops", which begi
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
-import jax
+from jax.profiler import ProfileData, ProfileEvent, ProfilePlane
 
 OPERATIONS = "XLA Ops"
 """Line of a device that has one event per instruction; where it is, other lines repeat its events."""
@@ -26,7 +25,7 @@ def instruction_seconds(folder: Path, module: str, devices: Collection[int]) -> 
     """
     seconds: dict[str, float] = {}
     for path in sorted(folder.glob("*.xplane.pb")):
-        for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+        for plane in ProfileData.from_file(str(path)).planes:
             for event in _events(plane, devices):
                 facts = dict(event.stats)
                 program = str(facts.get("hlo_module", module)).partition("(")[0]
@@ -36,7 +35,7 @@ def instruction_seconds(folder: Path, module: str, devices: Collection[int]) -> 
     return seconds
 
 
-def _events(plane: Any, devices: Collection[int]) -> Iterator[Any]:
+def _events(plane: ProfilePlane, devices: Collection[int]) -> Iterator[ProfileEvent]:
     """Yield the events of a plane that may be instructions of these devices."""
     device = re.match(r"/device:\w+:(\d+)", plane.name)
     if device is None:
@@ -47,7 +46,7 @@ def _events(plane: Any, devices: Collection[int]) -> Iterator[Any]:
             yield from line.events
 
 
-def _has_instruction(event: Any) -> bool:
+def _has_instruction(event: ProfileEvent) -> bool:
     """True if an event of the host is an instruction of a program."""
     return any(name == "hlo_op" for name, _ in event.stats)
 

@@ -47,6 +47,12 @@ class ProfiledSteps:
         return cls(int(count), None if first is None else int(first))
 
 
+def chunk_lengths(profile: str | None, size: int) -> list[int]:
+    """Return the lengths of the chunks of a training that is profiled or not: `size`, and that around the trace."""
+    shorter = [] if profile is None else [chunk_steps(ProfiledSteps.parse(profile).count, size)]
+    return list(dict.fromkeys([size, *shorter]))
+
+
 class Trace(NamedTuple):
     """A trace of steps of a run.
 
@@ -139,7 +145,7 @@ def profiled_chunks(
 
 def _traced(folder: Path, chunks: Iterator[TrainedSteps], plan: _Plan) -> Iterator[TrainedSteps | Trace]:
     """Yield chunks while a trace is taken, and then the trace."""
-    before, seconds, tracer = _sessions(folder), 0.0, _Tracer(folder)
+    before, seconds, tracer = _sessions(folder), 0.0, StepTracer(folder)
     step = plan.begin
     try:
         while step < plan.end:
@@ -160,7 +166,7 @@ def _sessions(folder: Path) -> set[Path]:
     return set((folder / "plugins" / "profile").glob("*"))
 
 
-class _Tracer:
+class StepTracer:
     """A trace that is being taken; a failure is kept in `error`, and harms nothing else."""
 
     def __init__(self, folder: Path) -> None:

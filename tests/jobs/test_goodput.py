@@ -8,7 +8,7 @@ from flaxformer.jobs import Job, goodput
 from flaxformer.jobs.goodput import WallTime
 from flaxformer.jobs.recording import record
 from flaxformer.report.job import JobResults
-from flaxformer.runner.events import Evaluated, Message, Progressed, Sampled
+from flaxformer.runner.events import Evaluated, Message, Profiled, Progressed, Sampled
 from flaxformer.store.job_log import SPENT, read, wall_seconds
 from flaxformer.training import Run
 
@@ -54,18 +54,27 @@ def test_every_second_counts_for_one_kind(tmp_path, clock):
         (5.0, Message("between")),
         (3.0, chunk(4, 2.0)),
         (7.0, Sampled(4, "a", "b")),
+        (8.0, Profiled(tmp_path, 3, 4, 1.0, (), None, "cpu")),
     ]
     launch(tmp_path / "job", clock, events, 0, wall_time)
     *_, last = read(tmp_path / "job" / "log.jsonl")
-    expected = {"starting": 3.0, "compiling": 30.0, "steps": 2.75, "evaluation": 4.0, "samples": 7.0, "saving": 6.25}
+    expected = {
+        "starting": 3.0,
+        "compiling": 30.0,
+        "steps": 2.75,
+        "evaluation": 4.0,
+        "samples": 7.0,
+        "profiling": 8.0,
+        "saving": 6.25,
+    }
     assert {kind: last[kind] for kind in SPENT} == pytest.approx(expected)
-    assert last["elapsed"] == pytest.approx(53.0) == clock["now"] - 100.0
-    assert last["goodput"] == pytest.approx(2.75 / 53)
+    assert last["elapsed"] == pytest.approx(61.0) == clock["now"] - 100.0
+    assert last["goodput"] == pytest.approx(2.75 / 61)
     steps = [line for line in read(tmp_path / "job" / "log.jsonl") if line["kind"] == "steps"]
     assert [line["elapsed"] for line in steps] == pytest.approx([38.0, 46.0])
     assert [line["goodput"] for line in steps] == pytest.approx([0.75 / 38, 2.75 / 46])
     text = results(tmp_path / "job").goodput
-    assert text.startswith("5.2%: 2.8 s of 53 s in training steps; starting 6%, compiling 57%, evaluation 8%")
+    assert text.startswith("4.5%: 2.8 s of 1 min 01 s in training steps; starting 5%, compiling 49%, evaluation 7%")
 
 
 def test_steps_that_a_kill_has_lost_count_as_time(tmp_path, clock):

@@ -50,7 +50,7 @@ def test_every_step_is_taken_once_and_the_profiled_ones_are_traced(
     tmp_path, monkeypatch, count, begin, first, last, size
 ):
     Tracer.steps, Tracer.counter = [], (counter := Counter())
-    monkeypatch.setattr(profile, "_Tracer", Tracer)
+    monkeypatch.setattr(profile, "StepTracer", Tracer)
     arguments = (counter, RUN, first, first, last, size)
     items = list(profiled_chunks(ProfiledSteps(count, begin), tmp_path, *arguments))
     chunks = [item for item in items if not isinstance(item, Trace)]
@@ -78,7 +78,7 @@ def test_every_step_is_taken_once_and_the_profiled_ones_are_traced(
 
 def test_the_trace_of_the_last_steps_is_taken_where_the_first_is_beyond_them(tmp_path, monkeypatch):
     Tracer.steps, Tracer.counter = [], (counter := Counter())
-    monkeypatch.setattr(profile, "_Tracer", Tracer)
+    monkeypatch.setattr(profile, "StepTracer", Tracer)
     *_, trace = profiled_chunks(ProfiledSteps(3, 100), tmp_path, counter, RUN, 0, 0, 24, 6)
     assert (trace.first, trace.last) == (22, 24)
 

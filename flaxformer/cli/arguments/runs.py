@@ -61,6 +61,7 @@ class Train:
       flaxformer train run.py
       flaxformer train run.py training.steps=4000
       flaxformer train run.py optimizer.learning_rate=3e-4 --output runs/slower
+      flaxformer train run.py --profile 10
       flaxformer train run.py --plan
     """
 
