@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from flaxformer.config import *
     from flaxformer.core import *
     from flaxformer.jobs.run_study import run as run
+    from flaxformer.jobs.trackers import TrackedRun as TrackedRun
+    from flaxformer.jobs.trackers import Tracker as Tracker
     from flaxformer.ledger import *
     from flaxformer.report.loaded_model import load as load
     from flaxformer.report.reading import join as join
@@ -35,8 +37,10 @@ _FUNCTIONS = {
     "results": "report.reading",
     "join": "report.reading",
     "load": "report.loaded_model",
+    "Tracker": "jobs.trackers",
+    "TrackedRun": "jobs.trackers",
 }
-"""Functions of `flaxformer` on studies and models, by name, and their modules."""
+"""Functions of `flaxformer` on studies and models, and the base class of trackers, by name, and their modules."""
 
 
 def __getattr__(name: str) -> object:

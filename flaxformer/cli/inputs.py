@@ -28,11 +28,12 @@ def check_inputs(name: str, command: object) -> None:
         near = near_names(folder, (path for path in siblings(folder) if path.is_dir()))
         raise UserError(f"no folder '{folder}'; {near or 'expected a folder of results'}")
     if isinstance(file, Path) and name in (*DEFINES, "check", "noise"):
-        _check_file(name, file)
+        is_for_both = name == "plan" and getattr(command, "target", None) is not None
+        _check_file(None if is_for_both else DEFINES.get(name), file)
 
 
-def _check_file(name: str, file: Path) -> None:
-    expected = DEFINES.get(name)
+def _check_file(expected: str | None, file: Path) -> None:
+    """Check a file that defines `expected`; a study or a run if that is None."""
     path = find_experiment(file)
     if not path.exists():
         near = near_names(file, (path for path in siblings(file) if path.suffix == ".py"))

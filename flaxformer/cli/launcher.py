@@ -9,7 +9,8 @@ from rich.console import Console
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.show import exit_code, show_report
-from flaxformer.jobs.study_trackers import track
+from flaxformer.jobs.trackers.choose import trackers_of
+from flaxformer.jobs.trackers.trials import track
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import check_recipes, missing, plan_of, store_of
 from flaxformer.runner.launchers import Options, Share, launch
@@ -52,6 +53,7 @@ def words_of(arguments: RunStudy, file: Path, output: Path) -> list[str]:
 def launch_workers(arguments: RunStudy, study: Study, execution: Execution, console: Console) -> int:
     """Hand the study to a launcher; the exit code."""
     jax.config.update("jax_platforms", "cpu")  # the devices are the workers'
+    trackers = trackers_of(arguments.track, study.file)
     store, plan = store_of(study, execution), plan_of(study, execution)
     check_recipes(plan, store)
     todo = missing(plan, store, retry_failed=arguments.retry_failed)
@@ -74,7 +76,7 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
             highlight=False,
         )
         return 0
-    list(track((), store, arguments.track))
+    list(track((), store, trackers))
     return end_of(store, plan, console, arguments.full)
 
 

@@ -1,5 +1,7 @@
 """The command `flaxformer run FILE`, in this process; see `launcher` for workers elsewhere."""
 
+import dataclasses
+
 from rich.console import Console
 
 from flaxformer.cli.arguments import RunStudy
@@ -9,10 +11,10 @@ from flaxformer.cli.live import live_page
 from flaxformer.cli.show import exit_code, show_report
 from flaxformer.cli.study import load
 from flaxformer.devices import distributed
-from flaxformer.jobs import trackers
 from flaxformer.jobs.progress import follow
 from flaxformer.jobs.run_study import begin
-from flaxformer.jobs.study_trackers import track
+from flaxformer.jobs.trackers.choose import trackers_of
+from flaxformer.jobs.trackers.trials import track
 from flaxformer.runner.events import Finished
 from flaxformer.runner.launch import plan_of, run_plan
 from flaxformer.runner.launchers import Share
@@ -25,11 +27,13 @@ def main(arguments: RunStudy, console: Console) -> int:
     check_options(arguments)
     if arguments.json and (arguments.launcher or arguments.share):
         raise UserError("--json stands beside --launcher or --share; expected 'report DIR --json' after them")
-    trackers.check(arguments.track)
     if arguments.launcher is not None:
         return launch_workers(arguments, *load(arguments), console)
     distributed.initialize(arguments.coordinator, arguments.processes, arguments.process)
     study, execution = load(arguments)
+    trackers = trackers_of(arguments.track, study.file)
+    if arguments.share is not None and Share.parse(arguments.share).number > 1:  # one trace is enough
+        execution = dataclasses.replace(execution, profile=None)
     plan = plan_of(study, execution)
     only, retry, on_code_change = (
         _names_of_share(arguments.share, plan),
@@ -45,7 +49,7 @@ def main(arguments: RunStudy, console: Console) -> int:
         console.print(line, highlight=False, soft_wrap=True)
     console = Console(quiet=True) if arguments.json else console
     with live_page(store.root, arguments.live, console):
-        failures = follow(track(events, store, arguments.track), console, totals)
+        failures = follow(track(events, store, trackers), console, totals)
         if arguments.share is not None:  # the launcher shows the report of all shares
             return FAILED if failures else 0
         return exit_code(show_report(store, console, arguments.full, arguments.json), console)

@@ -57,7 +57,7 @@ def show_job(folder: Path, console: Console) -> None:
     job = write_job_report(folder)
     console.print()
     console.print(f"{job.folder}: {job.state}", highlight=False, markup=False, soft_wrap=True)
-    for line in job.scores:
+    for line in [*job.scores, *([f"goodput {job.goodput}"] if job.goodput else [])]:
         console.print(line, highlight=False, markup=False)
     for command in job.next_commands:
         console.print(f"Next: {command}", highlight=False, markup=False, soft_wrap=True)

@@ -14,5 +14,6 @@ def load(arguments: StudyArguments) -> tuple[Study, Execution]:
     """The study as the command line changes it, and the settings of its execution."""
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
     study = load_study(arguments.file, arguments.overrides, seeds)
-    settings = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Execution)}
+    names = [field.name for field in dataclasses.fields(Execution) if hasattr(arguments, field.name)]
+    settings = {name: getattr(arguments, name) for name in names}
     return study, Execution(**settings | {"mesh": arguments.mesh and parse_devices(arguments.mesh)})

@@ -1,6 +1,7 @@
 """Training jobs: one run with checkpoints, a log and samples; progress and trackers of training on a console."""
 
+from flaxformer.jobs.job import Job
 from flaxformer.jobs.samples import text_of
-from flaxformer.jobs.train import Job, check, train
+from flaxformer.jobs.train import check, train
 
 __all__ = ["Job", "check", "text_of", "train"]

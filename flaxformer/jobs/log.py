@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from flaxformer.runner.events import Evaluated, Event, Progressed, Sampled
-from flaxformer.store.job_log import NAME, LogLine, sound_lines
+from flaxformer.store.job_log import NAME, LogLine, sound_lines, wall_seconds
 from flaxformer.system import digests
+from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import set_aside, write_atomically
 
@@ -29,6 +30,8 @@ class Log:
         self.path, self.trackers = folder / NAME, trackers
         lines, wrong = sound_lines(self.path) if step else ([], [])
         kept = [line for line in lines if line["step"] <= step]
+        self.lost = wall_seconds(lines) - wall_seconds(kept)
+        """Seconds of earlier launches whose lines are dropped."""
         with _recording(self.path):
             if wrong:
                 kept_as = set_aside(self.path, "damaged").name
@@ -39,10 +42,10 @@ class Log:
         for line in kept if trackers else ():
             self._write_to_trackers(line)
 
-    def record(self, event: Event) -> None:
-        """Add the line of an event, if it has one; it is on the disk when this returns."""
+    def record(self, event: Event, wall_time: JsonObject | None = None) -> None:
+        """Add the line of an event, if it has one, for steps with `wall_time`; it is on the disk when this returns."""
         if line := line_of(event):
-            self.write(line)
+            self.write(line | (wall_time or {}) if line["kind"] == "steps" else line)
 
     def write(self, line: LogLine) -> None:
         """Add a line; it is on the disk when this returns."""

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,6 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from flaxformer.report.numbers import number
+from flaxformer.report.profile_table import profile_lines, profile_table
+from flaxformer.report.width import fit_width
 from flaxformer.runner.events import (
     Compiled,
     Compiling,
@@ -19,6 +22,7 @@ from flaxformer.runner.events import (
     Finished,
     FirstLoss,
     Message,
+    Profiled,
     Progressed,
     Sampled,
     Started,
@@ -152,7 +156,7 @@ def show(event: Event, console: Console) -> None:
         case Compiled(_, _, seconds, int(used)):
             memory = f"; the largest program needs {with_prefix(used, 'B')} on a device" if used else ""
             console.print(f"compiled in {duration(seconds)}{memory}", style="dim", highlight=False)
-        case FirstLoss(step, loss):
+        case FirstLoss(step, loss, _):
             console.print(Text.assemble((f"step {step:>7,}  ", "dim"), f"training loss {number(loss)}"))
         case Evaluated(step, metrics):
             line = "  ".join(f"{name.replace('_', ' ')} {number(metrics[name])}" for name in _in_order(metrics))
@@ -160,12 +164,24 @@ def show(event: Event, console: Console) -> None:
         case Sampled(_, prompt, text):
             sample = Text.assemble((printable(prompt), "dim"), printable(text))
             console.print(Padding(sample, (0, 0, 0, 14), expand=False))
+        case Profiled():
+            for line in profile_lines(event):
+                console.print(line, highlight=False)
+            console.print(fit_width(profile_table(event), console.width))
+            show_files(event.folder, console)
         case Diverged(step):
             console.print(
                 f"The loss or a gradient was not finite at step {step:,}; the weights are those before that "
                 "step. flaxformer.diagnostics.first_nonfinite finds the first operation that was not finite.",
                 style="red",
             )
+
+
+def show_files(folder: Path, console: Console) -> None:
+    """Print how a trace is opened."""
+    for file in sorted(folder.glob("*.trace.json.gz")):
+        console.print(f"Trace: {file}, for ui.perfetto.dev", highlight=False, soft_wrap=True)
+    console.print(f"xprof {folder.parents[2]} shows it too", highlight=False, soft_wrap=True)
 
 
 def _in_order(metrics: Iterable[str]) -> list[str]:

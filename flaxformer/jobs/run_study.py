@@ -12,6 +12,8 @@ from pathlib import Path
 from rich.console import Console
 
 from flaxformer.jobs.progress import Totals, follow
+from flaxformer.jobs.trackers.choose import Track, trackers_of
+from flaxformer.jobs.trackers.trials import track as track_trials
 from flaxformer.report.reading import StudyResults
 from flaxformer.report.write import write
 from flaxformer.runner.events import Event, Message
@@ -57,9 +59,11 @@ def run(
     group_size: int | None = None,
     exact: bool = False,
     diagnostics: bool = False,
+    profile: str | None = None,
     retry_failed: bool = False,
     on_error: OnError = "continue",
     on_code_change: OnCodeChange = "refuse",
+    track: Sequence[Track] = (),
 ) -> StudyResults:
     """Train the runs of a study that its folder has no result of, write the report, and return the results.
 
@@ -75,10 +79,12 @@ def run(
       study: a study, or the path of a file that defines `study`.
       folder: folder of results; runs/NAME by default.
       progress: show the progress in a terminal and in a notebook; nothing is shown elsewhere.
-      keep, devices, group_size, exact, diagnostics: settings of the execution (`runner.execution.Execution`).
+      keep, devices, group_size, exact, diagnostics, profile: settings of the execution (`runner.execution.Execution`).
       retry_failed: train again what failed before.
       on_error: "stop" to end after the first run that fails.
       on_code_change: "keep" or "retrain" results whose user code has changed since; "refuse" raises.
+      track: trackers of the trials: "tensorboard", "wandb", "trackio", a subclass of `Tracker` in the file of the study
+        by its name, or an object of one.
 
     Raises:
       UserError: a value that is not a study; or the folder holds another study, or results of another recipe or code.
@@ -92,12 +98,14 @@ def run(
         group_size=group_size,
         exact=exact,
         diagnostics=diagnostics,
+        profile=profile,
     )
     try:
+        trackers = trackers_of(track, study.file)
         plan = plan_of(study, execution)
         events = run_plan(plan, execution, None, retry_failed, on_error, on_code_change)
         store, lines, totals = begin(plan, execution, None, retry_failed, on_code_change)
-        failures = _show(events, lines, totals, progress)
+        failures = _show(track_trials(events, store, trackers), lines, totals, progress)
     except UserError as error:
         raise UserError(_in_python(str(error))) from None
     if failures:

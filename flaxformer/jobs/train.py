@@ -1,13 +1,11 @@
 """A single run: chunks of compiled steps, and between them evaluation, log and checkpoint."""
 
 import contextlib
-import dataclasses
 import functools
-import logging
 import os
 import signal
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import jax
@@ -18,14 +16,13 @@ from flaxformer.checkpoint.config import check_config, supersede
 from flaxformer.core.canonical import classes_in
 from flaxformer.core.paths import replace_at
 from flaxformer.devices import distributed
-from flaxformer.devices.sharding import Devices
-from flaxformer.jobs import trackers
 from flaxformer.jobs.extension import STEPS, Extension, apply, extension_of
-from flaxformer.jobs.log import Log
-from flaxformer.jobs.peak import model_flops, peak, steps_per_second
+from flaxformer.jobs.goodput import WallTime
+from flaxformer.jobs.job import Job
+from flaxformer.jobs.peak import steps_per_second
+from flaxformer.jobs.recording import record
 from flaxformer.jobs.samples import Sampler, sampler
-from flaxformer.model.layout import Layout
-from flaxformer.nn.formulations import FormulationSetting, using
+from flaxformer.nn.formulations import using
 from flaxformer.runner.events import (
     Compiled,
     Diverged,
@@ -37,84 +34,31 @@ from flaxformer.runner.events import (
     Sampled,
     Started,
 )
+from flaxformer.runner.profiled import profiled
 from flaxformer.store.job_log import NAME as LOG_NAME
 from flaxformer.store.store import LIVE
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
 from flaxformer.system.links import DEEPEST, check_not_dangling, check_places, output_folder
 from flaxformer.system.user_code import code_digests, copy_sources, path_of_copy, read_records, user_modules
-from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.training import Run, TrainState, start
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import USABLE_MEMORY, DeviceGroup, default_devices
 from flaxformer.training.initial_weights import InitialWeights
-from flaxformer.training.loop import chunk_steps, train_chunks
-from flaxformer.training.memory import check_memory, machine_bytes, parameters
+from flaxformer.training.loop import chunk_steps
+from flaxformer.training.memory import check_memory, machine_bytes
 from flaxformer.training.micro_batches import check_batch
+from flaxformer.training.profile import FOLDER as PROFILE
+from flaxformer.training.profile import ProfiledSteps, Trace, chunk_lengths, profiled_chunks
 from flaxformer.training.run_functions import RunMetrics
 from flaxformer.training.step import ALIVE
 
-LOG = logging.getLogger(__name__)
-LARGEST, MOST_SAMPLES = 2**31 - 1, 100_000
-FILES, FOLDERS = (
-    [CONFIG, LOG_NAME, LIVE],
-    {"code": DEEPEST, "reads": DEEPEST, "superseded": 1, "tensorboard": 0, "wandb": 0},
-)
+FILES, FOLDERS = [CONFIG, LOG_NAME, LIVE], {"code": DEEPEST, "reads": DEEPEST, "superseded": 1}
+FOLDERS |= {PROFILE: DEEPEST, "tensorboard": 0, "trackio": 1, "wandb": 0}
 """Places in a job's folder where no symbolic link may be, beside its steps (`flaxformer.system.links`)."""
 MOST_CHUNK_STEPS = 50
-LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "samples": 0}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
-    """Settings of training and saving a run, none of which changes its numbers, except `formulations` the last bits.
-
-    Args:
-      output: its folder.
-      chunk_steps: steps per call of the compiled function, between which progress is reported and signals are obeyed;
-        by default about a second of work (`jobs.peak.steps_per_second`), at most 50; rounded down to a divisor of both
-        intervals.
-      save_every: steps between two checkpoints; by default as many as between two evaluations.
-      keep_last, keep_best: number of the newest and of the best checkpoints that are kept.
-      formulations: "auto", or "reference" for the equations alone (`nn.formulations`).
-      layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
-      samples: tokens that a model of text generates at each evaluation; 0 for none.
-      track: services that receive the log besides its file: "tensorboard", "wandb".
-      devices: the mesh that the job is trained on; None for `default_devices`.
-      file: the file that declares the run; its code is part of the run's identity.
-      on_code_change: what to do if user code has changed since the folder's checkpoints were made: "refuse" to
-        train, "keep" them and resume, or "retrain", which sets them aside and starts again.
-      restart: start again from the first step, and move what the folder holds to its superseded/N.
-      extend: go on from the newest checkpoint of a shorter run also where its learning rates are not those of this run
-        (`jobs.extension`).
-    """
-
-    output: Path
-    chunk_steps: int | None = None
-    save_every: int | None = None
-    keep_last: int = 2
-    keep_best: int = 1
-    formulations: FormulationSetting = "auto"
-    layout: Layout = "auto"
-    samples: int = 64
-    track: tuple[str, ...] = ()
-    devices: Devices | None = None
-    file: Path | None = None
-    on_code_change: OnCodeChange = "refuse"
-    restart: bool = False
-    extend: bool = False
-
-    def __post_init__(self) -> None:
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            most = MOST_SAMPLES if name == "samples" else LARGEST
-            if value is not None and not least <= value <= most:
-                raise UserError(f"{name} is {value}; expected at least {least} and at most {most:,}")
-        trackers.check(self.track)
-        using(self.formulations)
 
 
 def check(run: Run, job: Job) -> Extension | None:
@@ -189,6 +133,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
       UserError: another process trains in the folder, it holds another run, or a checkpoint could not be saved; or the
         run needs more memory than there is.
     """
+    wall_time = WallTime()
     code, modules, declared = _code(run, job), user_modules(job.file), run
     extensions: list[Extension] = []
     with contextlib.ExitStack() as held:
@@ -232,10 +177,13 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         compiled = CompiledRun(run, device_group, job.layout)
         step, state = (0, None) if newest is None else checkpoints.restore(compiled.start(run, initial))
         yield Started(step)
+        wall_time.spend("starting")
         if step < run.training.steps:
             began = time.perf_counter()
-            compiled.compile(run, steps_per_call(run, job, device_group), initial, evaluations_later=True)
+            for length in chunk_lengths(job.profile, steps_per_call(run, job, device_group)):
+                compiled.compile(run, length, initial, evaluations_later=True)
             yield Compiled("", str(device_group), time.perf_counter() - began, compiled.bytes)
+            wall_time.spend("compiling")
         state = compiled.start(run, initial) if state is None else state
         if is_new:  # a run that does not compile leaves its folder to another one
             distributed.run_on_coordinator(declare)
@@ -243,7 +191,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         try:
             steps = _steps(run, compiled, job, stop, checkpoints, state, step, initial)
             del state, initial  # of which `_steps` keeps no longer than it needs
-            yield from record(steps, run, job, step, extensions)
+            yield from record(steps, run, job, step, extensions, wall_time)
             distributed.run_on_coordinator(checkpoints.wait)
         finally:
             checkpoints.wait()
@@ -279,11 +227,17 @@ def _steps(
     if is_initial_due and not _has_room_for_another(state, compiled):
         yield from evaluate(state, step)
         is_initial_due = False
-    for chunk in train_chunks(compiled, run, state, step, steps, steps_per_call(run, job, compiled.device_group)):
+    size = steps_per_call(run, job, compiled.device_group)
+    profile = None if job.profile is None else ProfiledSteps.parse(job.profile)
+    output = job.output if distributed.is_coordinator() else None
+    for chunk in profiled_chunks(profile, output, compiled, run, state, step, steps, size):
+        if isinstance(chunk, Trace):
+            yield profiled(chunk, compiled, run)
+            continue
         state, step = chunk.state, chunk.step
         curves = {name: [float(x) for x in numbers] for name, numbers in chunk.curves.items()}
         if step == chunk.steps:
-            yield FirstLoss(1, curves["loss"][0])
+            yield FirstLoss(1, curves["loss"][0], chunk.seconds)
         if is_initial_due:
             yield from evaluate(compiled.start(run, initial), 0)
             is_initial_due, initial = False, None
@@ -327,38 +281,3 @@ def _has_room_for_another(state: TrainState, compiled: CompiledRun) -> bool:
 
 def _numbers(metrics: RunMetrics) -> dict[str, float]:
     return {name: float(x) for name, x in jax.device_get(metrics).items()}
-
-
-def work_of(run: Run, devices: Devices | None) -> JsonObject:
-    """Return the size of a run's model, its work per step, and the devices that do it."""
-    kind, count = jax.devices()[0].device_kind, 1 if devices is None else devices.count
-    device_peak = peak(kind, run.training.precision)
-    return {
-        "parameters": parameters(run.model),
-        "flops_per_step": model_flops(run),
-        "tokens_per_step": run.tokens_per_step,
-        "device": kind,
-        "devices": count,
-        "peak": None if device_peak is None else device_peak * count,
-    }
-
-
-def record(
-    events: Iterator[Event], run: Run, job: Job, step: int, extensions: Sequence[Extension] = ()
-) -> Iterator[Event]:
-    """Pass events on, and write them to the run's log and to its trackers in the first process."""
-    with contextlib.ExitStack() as opened:
-        log: Log | None = None
-        if distributed.is_coordinator():
-            attached = [trackers.Tracker(name, job.output, run, LOG.warning) for name in job.track]
-            for tracker in attached:
-                opened.callback(tracker.close)
-            log = Log(job.output, step, attached)
-            for extension in extensions:
-                log.write({"kind": "extension", "step": step, **dataclasses.asdict(extension)})
-            if step < run.training.steps:
-                log.write({"kind": "launch", "step": step, **work_of(run, job.devices or default_devices(run))})
-        for event in events:
-            if log is not None:
-                log.record(event)
-            yield event

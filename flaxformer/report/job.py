@@ -92,6 +92,21 @@ class JobResults:
         return sum(line.get("seconds", 0.0) for line in self.of("steps"))
 
     @property
+    def goodput(self) -> str:
+        """Share of the wall time of all launches in training steps, in words; empty for a log without it."""
+        wall, lines = job_log.wall_seconds(self.lines), self.of("time")
+        if not wall:
+            return ""
+        launches = len(self.of("launch"))
+        text = f"{self.seconds / wall:.1%}: {duration(self.seconds)} of {duration(wall)} in training steps"
+        if launches > 1:
+            return f"{text}, in {launches} launches"
+        spent = lines[-1] if lines else {}
+        shares = {kind: spent[kind] / wall for kind in job_log.SPENT if kind != "steps" and kind in spent}
+        spending = [f"{kind} {share:.0%}" for kind, share in shares.items() if share >= 0.005]
+        return "; ".join([text, *filter(None, [", ".join(spending)])])
+
+    @property
     def state(self) -> str:
         """Progress in a few words."""
         if self.has_diverged:
@@ -193,6 +208,7 @@ def _cost(job: JobResults) -> list[tuple[str, str]]:
     ]
     if launch["peak"]:
         rows.append(("MFU", f"{rate * launch['flops_per_step'] / launch['peak']:.1%} of the published peak"))
+    rows += [("goodput", job.goodput)] if job.goodput else []
     return [*rows, ("launches", str(len(launches)))]
 
 

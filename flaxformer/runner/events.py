@@ -2,8 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from flaxformer.store.rows import Row
+from flaxformer.targets.part_costs import PartCost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +44,14 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class FirstLoss:
-    """The training loss of a single run at its first step, which `Progressed` reports with the steps of its chunk."""
+    """The training loss of a single run at its first step, which `Progressed` reports with the steps of its chunk.
+
+    seconds: time that the chunk took.
+    """
 
     step: int
     loss: float
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +96,22 @@ class Diverged:
 
 
 @dataclasses.dataclass(frozen=True)
+class Profiled:
+    """A trace of some steps was written."""
+
+    folder: Path
+    first: int
+    last: int
+    seconds: float
+    """Seconds of a step, in the calls of the compiled program."""
+    costs: Sequence[PartCost]
+    """Costs of a step on each device by part of the model, those of most time first."""
+    total: PartCost
+    device: str
+    """Kind of the devices."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Finished:
     """A trial has a row of results, or failed."""
 
@@ -97,4 +119,16 @@ class Finished:
     row: Row
 
 
-Event = Message | Started | Compiling | Compiled | FirstLoss | Progressed | Evaluated | Sampled | Diverged | Finished
+Event = (
+    Message
+    | Started
+    | Compiling
+    | Compiled
+    | FirstLoss
+    | Progressed
+    | Evaluated
+    | Sampled
+    | Diverged
+    | Profiled
+    | Finished
+)

@@ -24,6 +24,7 @@ from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.interrupts import interrupted, raise_if_interrupted
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.micro_batches import check_batch
+from flaxformer.training.profile import ProfiledSteps
 
 SECONDS_BETWEEN_CHECKS = 0.05
 """Time between two checks of the workers that an interrupted study waits for."""
@@ -98,6 +99,7 @@ def _work(
 ) -> None:
     """Worker of one device group: take a batch, compile its program if it is another one, train it, emit events."""
     program: MemoryFittedProgram | None = None
+    profile: ProfiledSteps | None = None
     while not _stops(scheduler):
         task = scheduler.take(device_group, program.group.name if program else None)
         if task is None:
@@ -109,6 +111,8 @@ def _work(
                 program = None
                 if number := scheduler.first_compilation(group.name):
                     emit(Compiling(group.name, number, scheduler.programs))
+                    if number == 1 and execution.profile is not None:
+                        profile = ProfiledSteps.parse(execution.profile)
                 with scheduler.compiles(device_group):
                     program = MemoryFittedProgram(
                         group, device_group, execution, sharing, lambda text: emit(Message(text)), keep
@@ -116,10 +120,11 @@ def _work(
                 scheduler.learn(group.name, compile_seconds=program.compile_seconds)
                 emit(Compiled(group.name, str(device_group), program.compile_seconds))
             began = time.perf_counter()
-            for event in program.train(trials, functools.partial(_stops, scheduler)):
+            for event in program.train(trials, functools.partial(_stops, scheduler), profile):
                 if isinstance(event, Finished):
                     ended.add(event.row.trial)
                 emit(event)
+            profile = None
             scheduler.learn(group.name, batch_seconds=time.perf_counter() - began)
         except Exception as error:  # the program does not compile, for no batch of the group
             program = None

@@ -13,6 +13,7 @@ from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 from flaxformer.training.device_group import DeviceGroup
+from flaxformer.training.profile import ProfiledSteps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Execution:
       layout: layers unrolled (fast), scanned (compiles in constant time), or auto (by depth).
       save_minutes: minutes between two saves of the runs in progress, which an interrupted study resumes; 0 for never.
       diagnostics: at every evaluation, also record `diagnostics.summary` of the next step's batch.
+      profile: steps of the first program that are profiled: a number of them, or FIRST:COUNT (`training.profile`).
       keep: weights of each trial to keep: "final", "best", or "all" evaluated steps; by default, as the study says.
 
     Raises:
@@ -50,6 +52,7 @@ class Execution:
     save_minutes: float = 5.0
     diagnostics: bool = False
     keep: WeightsToKeep | None = None
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("devices", "group_size", "chunk_steps"):
@@ -60,6 +63,8 @@ class Execution:
             raise UserError(f"save_minutes is {self.save_minutes}; expected minutes, or 0 for never")
         check_weights_to_keep(self.keep)
         using(self.formulations)
+        if self.profile is not None:
+            ProfiledSteps.parse(self.profile)
         if self.exact and (self.group_size or 1) > 1:
             raise UserError(f"group_size is {self.group_size} and exact is given; expected 1, or not exact")
         if self.exact and self.mesh is not None and self.mesh.count > 1:

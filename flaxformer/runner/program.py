@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from flaxformer.devices import distributed
 from flaxformer.diagnostics import Diagnostics, diagnose
 from flaxformer.runner.compiled_runs import compiled_run
-from flaxformer.runner.events import Finished, Progressed
+from flaxformer.runner.events import Finished, Message, Profiled, Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.kept_weights import Keep, KeptWeights
 from flaxformer.runner.partial_runs import PartialRun, Progress
+from flaxformer.runner.profiled import profiled
 from flaxformer.runner.results import error_line, failed_row, finished_rows, is_out_of_memory
 from flaxformer.store.rows import Row
 from flaxformer.study import initial_weights
@@ -26,7 +28,8 @@ from flaxformer.tasks.batch import Source
 from flaxformer.training.cost import run_cost
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.initial_weights import InitialWeights
-from flaxformer.training.loop import TrainedSteps, chunk_steps, train_chunks
+from flaxformer.training.loop import TrainedSteps, chunk_steps
+from flaxformer.training.profile import ProfiledSteps, Trace, profiled_chunks
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState
 
@@ -48,6 +51,7 @@ class Program:
     ) -> None:
         began, interval = time.perf_counter(), group.example.training.interval
         self.group, self.device_group, self.stack_size = group, device_group, stack_size
+        self.output = execution.output if distributed.is_coordinator() else None
         self.chunk = chunk_steps(execution.chunk_steps, interval)
         self.compiled = compiled_run(
             group.example,
@@ -93,7 +97,8 @@ class Program:
         stops: Callable[[], bool],
         partial_run: PartialRun,
         weights: KeptWeights | None,
-    ) -> Generator[Progressed, None, list[Row] | None]:
+        profile: ProfiledSteps | None = None,
+    ) -> Generator[Progressed | Profiled | Message, None, list[Row] | None]:
         """Train the trials to their last step, in chunks, from the step that `partial_run` has on disk.
 
         Return their rows; None if `stops`, which is called after every chunk, has returned True.
@@ -113,7 +118,11 @@ class Program:
         yield Progressed(self.group.name, len(trials), step, 0, step)
         if stops():
             return None
-        for chunk in train_chunks(self.compiled, runs, progress.states, step, steps, self.chunk):
+        where = self.compiled, runs, progress.states, step, steps, self.chunk
+        for chunk in profiled_chunks(profile, self.output, *where):
+            if isinstance(chunk, Trace):
+                yield profiled(chunk, self.compiled, self.group.example)
+                continue
             self._add(progress, chunk, runs, weights)
             progress.seconds = before + time.perf_counter() - began
             tokens = len(trials) * chunk.steps * self.group.example.tokens_per_step
@@ -198,11 +207,14 @@ class MemoryFittedProgram:
         self.program: Program | None = None
         self._compile(execution.runs_together(group.size, sharing))
 
-    def train(self, trials: Sequence[Trial], stops: Callable[[], bool]) -> Iterator[Progressed | Finished]:
+    def train(
+        self, trials: Sequence[Trial], stops: Callable[[], bool], profile: ProfiledSteps | None = None
+    ) -> Iterator[Progressed | Profiled | Message | Finished]:
         """Train trials, and yield their progress and rows; a trial that an exception ended has a failed row.
 
         Args:
           stops: called after every chunk; trials that are in progress when it returns True have no row.
+          profile: steps of the first batch that are traced.
 
         Raises:
           Exception: a smaller program does not compile; trials that were not yielded have no row.
@@ -216,7 +228,7 @@ class MemoryFittedProgram:
             )
             try:
                 weights = self._weights_of(batch)
-                rows = yield from self.program.train(batch, stops, partial_run, weights)
+                rows = yield from self.program.train(batch, stops, partial_run, weights, profile)
             except Exception as error:
                 if stack_size > 1 and is_out_of_memory(error):
                     cause = error_line(error)
@@ -228,7 +240,7 @@ class MemoryFittedProgram:
                 continue
             if rows is None:
                 return
-            left = left[len(batch) :]
+            left, profile = left[len(batch) :], None
             yield from (Finished(self.group.name, row) for row in rows)
             partial_run.remove()
 

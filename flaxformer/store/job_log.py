@@ -1,15 +1,19 @@
 """Log of a training job as it is on the disk: one line of JSON per launch, chunk of steps, evaluation and sample.
 
     {"kind": "launch", "step": 0, "parameters": 18688, "flops_per_step": 116000000, "tokens_per_step": 1024, ...}
-    {"kind": "steps", "step": 50, "loss": [...], "gradient_norm": [...], "learning_rate": [...], "seconds": 1.2}
+    {"kind": "steps", "step": 50, "loss": [...], "gradient_norm": [...], "learning_rate": [...], "seconds": 1.2,
+     "elapsed": 14.0, "goodput": 0.09}
     {"kind": "evaluation", "step": 50, "validation_loss": 2.41, ...}
     {"kind": "test", "step": 500, "test_loss": 2.38, ...}
     {"kind": "sample", "step": 50, "prompt": "To be", "text": " or not to"}
+    {"kind": "time", "step": 500, "elapsed": 31.0, "goodput": 0.39, "starting": 4.1, "compiling": 9.0, ...}
 
-`step` is the number of steps taken; a list has one number per step of the chunk. Each line ends with the digest of its
+`step` is the number of steps taken; a list has one number per step of the chunk. `elapsed` is the number of seconds
+since the launch; the last line of a launch says what they were spent on. Each line ends with the digest of its
 content.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,6 +22,8 @@ from flaxformer.system.errors import UserError
 
 NAME = "log.jsonl"
 NUMBER = (int, float)
+SPENT = ("starting", "compiling", "steps", "evaluation", "samples", "profiling", "saving")
+"""Kinds of wall time of a launch (`jobs.goodput`)."""
 Types: TypeAlias = type | tuple[type, ...]
 LAUNCH: dict[str, Types] = {
     "parameters": NUMBER,
@@ -28,9 +34,11 @@ LAUNCH: dict[str, Types] = {
     "peak": (*NUMBER, type(None)),
 }
 """Types of the fields that every line of a launch has."""
+WALL_TIME: dict[str, Types] = {"elapsed": NUMBER, "goodput": NUMBER}
 TYPES: dict[str, dict[str, Types]] = {
-    "launch": LAUNCH,
-    "steps": {"seconds": NUMBER},
+    "launch": LAUNCH | {"lost": NUMBER},
+    "steps": {"seconds": NUMBER} | WALL_TIME,
+    "time": dict.fromkeys(SPENT, NUMBER) | WALL_TIME,
     "sample": {"prompt": str, "text": str},
 }
 """Types of named fields of a line by its kind."""
@@ -49,6 +57,16 @@ def read(path: Path) -> list[LogLine]:
     if wrong:
         raise UserError(f"{path}, {wrong[0]}; expected lines as `train` wrote them")
     return lines
+
+
+def wall_seconds(lines: Iterable[LogLine]) -> float:
+    """Return the seconds that all launches took, up to the last line of each, with those whose lines were dropped."""
+    seconds = last = 0.0
+    for line in lines:
+        if line["kind"] == "launch":
+            seconds, last = seconds + last + line.get("lost", 0.0), 0.0
+        last = line.get("elapsed", last)
+    return seconds + last
 
 
 def sound_lines(path: Path) -> tuple[list[LogLine], list[str]]:

@@ -56,7 +56,7 @@ RUNGS = "rungs"
 SUPERSEDED = "superseded"
 """Folder of the rows that were set aside after a change of code."""
 FOLDERS = dict.fromkeys(["groups", "leases", "code", "reads", "figures", "tables", "trackers", SUPERSEDED], DEEPEST)
-FOLDERS |= {"weights": 1, "unfinished": 2, RUNGS: 1, "tensorboard": 0, "wandb": 0}
+FOLDERS |= {"weights": 1, "unfinished": 2, RUNGS: 1, "profile": DEEPEST, "tensorboard": 0, "trackio": 1, "wandb": 0}
 """Folders in a study's folder, with the levels in them that `check_links` checks.
 
 A folder of checkpoints is checked when a step of it is read or written; a tracker's files are its own.

@@ -140,6 +140,12 @@ def _element(tuple_type: str, place: str) -> str:
     return elements[int(place)] if int(place) < len(elements) else ""
 
 
+def module_name(text: str) -> str:
+    """Return the name of a program, such as "jit_step"; "" if the text has none."""
+    match = re.match(r"HloModule ([\w.\-]+)", text)
+    return match[1] if match else ""
+
+
 def computations(text: str) -> dict[str, list[str]]:
     """Return the lines of each computation of a program by its name; that of the entry is ""."""
     bodies: dict[str, list[str]] = {}

@@ -51,9 +51,25 @@ class KernelTraffic(NamedTuple):
 
     @property
     def part(self) -> str:
-        """The last of `PARTS` among the scopes, or "other"."""
-        scopes = re.findall(r"\w+", self.scope)
-        return next((name for name in reversed(scopes) if name in PARTS), "other")
+        """The part of the model."""
+        return part_of(self.scope)
+
+
+def part_of(scope: str) -> str:
+    """Return the last of `PARTS` among the scopes of an instruction, or "other"."""
+    names = re.findall(r"\w+", scope)
+    return next((name for name in reversed(names) if name in PARTS), "other")
+
+
+def direction_of(scope: str) -> str:
+    """Return "backward" or "forward" for an instruction of the loss and its gradient, and "" for all others.
+
+    JAX's names of transformations in a scope say it: `jvp` of the forward pass, whose transpose is the backward pass,
+    and `remat` for what is computed again in it.
+    """
+    if "transpose(" in scope or "rematted_computation" in scope:
+        return "backward"
+    return "forward" if "jvp(" in scope else ""
 
 
 def kernels_of(text: str) -> list[KernelTraffic]:

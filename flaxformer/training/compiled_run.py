@@ -115,6 +115,7 @@ class CompiledRun:
           evaluations_later: return once `start` and `advance` are compiled. A thread compiles the other programs
             meanwhile, and the first of them that is called waits for it.
         """
+        self._wait_for_background()
         if run.training.offload_optimizer:
             state = self.start(run, initial)  # its shapes do not show which arrays lie in the host's memory
             training = []

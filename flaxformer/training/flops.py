@@ -43,6 +43,33 @@ def flops_per_step(run: Run, source: Source | None = None) -> int:
     return _count(run, source)[0]
 
 
+def flops_by_scope(run: Run, source: Source | None = None) -> dict[str, int]:
+    """Return the FLOPs of one training step by scope of its operations, such as "transpose(jvp(block_0))/attention".
+
+    Their sum is `flops_per_step`.
+    """
+    run = standard_form(run)
+    counts: dict[str, int] = {}
+    for scope, flops in _scoped(_step(run, run.task.load() if source is None else source), ""):
+        counts[scope] = counts.get(scope, 0) + flops
+    return counts
+
+
+def _scoped(jaxpr: Jaxpr, outer: str) -> Iterator[tuple[str, int]]:
+    """Yield the FLOPs of each operation with its scope; of a condition, those of its largest branch."""
+    for equation in jaxpr.eqns:
+        scope = "/".join(filter(None, (outer, str(equation.source_info.name_stack))))
+        if equation.primitive.name in FORMULAS:
+            yield scope, FORMULAS[equation.primitive.name](equation)
+            continue
+        programs = list(_inner(equation.params.values()))
+        if equation.primitive.name == "cond":
+            programs = sorted(programs, key=products_of)[-1:]
+        repetitions = _repetitions(equation)
+        for program in programs:
+            yield from ((inner, repetitions * flops) for inner, flops in _scoped(program, scope))
+
+
 def uncounted_primitives(run: Run, source: Source | None = None) -> tuple[str, ...]:
     """Return the names of primitives in a training step whose FLOPs are unknown or depend on the data.
 

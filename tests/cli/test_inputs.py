@@ -7,6 +7,7 @@ import pytest
 
 from flaxformer.cli import main
 from flaxformer.cli.inputs import check_inputs
+from flaxformer.cli.parsing import parse
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import near_names
 
@@ -35,11 +36,18 @@ MISTAKES = [
     (["check", "nothing_like_it.py"], "expected a Python file that defines `study` or `run`"),
     (["train", "study.py"], "'study.py' defines `study` and no `run`; expected flaxformer run study.py"),
     (["run", "job.py"], "'job.py' defines `run` and no `study`; expected flaxformer train job.py"),
+    (["plan", "job.py"], "'job.py' defines `run` and no `study`; expected flaxformer train job.py"),
+    (["plan", "jobs.py", "--target", "v5e"], "no file 'jobs.py'; did you mean 'job.py'?"),
     (["declare", "job.py"], "expected flaxformer train job.py"),
     (["run", "open.py"], "open.py, line 1: '(' was never closed"),
     (["report", "runs/width"], "no folder 'runs/width'; did you mean 'runs/widths'?"),
     (["generate", "elsewhere"], "no folder 'elsewhere'; expected a folder of results"),
 ]
+
+
+@pytest.mark.parametrize("file", ["study.py", "job.py"])
+def test_a_study_and_a_job_are_planned_for_a_target(folder, file):
+    check_inputs("plan", parse(["plan", file, "--target", "v5e-2x4"]))
 
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES)

@@ -77,6 +77,7 @@ WRITTEN = {
     "replicate --output": ["groups", "leases", "results.md", "replication.html"],
     "generate": ["config.json", "1", "1/published.json", "1/state"],
     "train": [".lock", "1", "1/published.json", "1/state", "config.json", "log.jsonl", "code", "reads"],
+    "train --profile": ["profile", "profile/plugins", "profile/plugins/profile"],
     "claims": [*CASES, "claims.md", "claims.tex", "index.html"],
     "prepare": [""],
     "bench": ["2026-01-02-030405.json", "2026-01-02-030405.svg", "2026-01-02-030405.png"],
@@ -97,12 +98,21 @@ COMMANDS = {
     "replicate --output": ["replicate", "first", "--trust-code", "--output", "out", "--devices", "1"],
     "generate": ["generate", "out", "--tokens", "1"],
     "train": ["train", "file.py", "--output", "out"],
+    "train --profile": ["train", "file.py", "--output", "out", "--profile", "1"],
     "claims": ["claims", "--folder", "claims", "--output", "out"],
     "prepare": ["prepare", "claims/01_small.py", "out"],
     "bench": ["bench", "speed", "--folder", "benchmarks", "--output", "out"],
     "new": ["new", "study", "mine"],
 }
-MADE_BY = {"generate": "job", "train": "job", "claims": "cases", "prepare": "", "bench": "", "new": ""}
+MADE_BY = {
+    "generate": "job",
+    "train": "job",
+    "train --profile": "job",
+    "claims": "cases",
+    "prepare": "",
+    "bench": "",
+    "new": "",
+}
 """Folder that is there before a command, of which "out" is a copy; by default the study's."""
 KINDS = ("file", "folder", "dangling")
 QUICK = ("new", "prepare")

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from study.tiny import FILE, cache_folder, kept_programs, tiny
 
+import flaxformer
 from flaxformer.cli import main
-from flaxformer.jobs import study_trackers, trackers
-from flaxformer.jobs.study_trackers import log_lines, track
+from flaxformer.jobs.trackers import Tracker, choose, trials
+from flaxformer.jobs.trackers.tensorboard import TensorBoard
+from flaxformer.jobs.trackers.trials import log_lines, track
 from flaxformer.runner.events import Finished, Message
 from flaxformer.store.store import Store
 
@@ -81,67 +83,100 @@ def test_a_resumed_study_writes_no_trial_twice(trained, monkeypatch):
     pytest.importorskip("tensorboardX")
     opened = []
 
-    class Counted(trackers.TensorBoard):
-        def __init__(self, folder, config, trial):
-            opened.append((trial.arm, trial.seed))
-            super().__init__(folder, config, trial)
+    class Counted(TensorBoard):
+        def start(self, run):
+            opened.append((run.arm, run.seed))
+            super().start(run)
 
-    monkeypatch.setitem(trackers.BACKENDS, "tensorboard", Counted)
+    monkeypatch.setitem(choose.TRACKERS, "tensorboard", Counted)
     for seeds in ("1", "2"):
         run("--seeds", seeds, "--track", "tensorboard")
     assert sorted(opened) == sorted((trial.arm.name, trial.seed) for trial in tiny(seeds=range(2)).trials())
 
 
-class Recorded:
-    """A tracker that keeps the trial and its lines."""
+OWN = """
+from flaxformer import Tracker
 
-    made = ()
+class Steps(Tracker):
+    def start(self, run):
+        self.name, self.steps = run.name, 0
 
-    def __init__(self, folder, config, trial):
-        self.trial, self.config, self.lines = trial, config, []
-        Recorded.made += (self,)
-
-    def __call__(self, line):
-        self.lines.append(line)
+    def log(self, step, values):
+        self.steps += 1
 
     def close(self):
-        pass
+        with open("steps.txt", "a") as file:
+            print(self.name, self.steps, file=file)
+"""
+
+
+class Recorded(Tracker):
+    """A tracker that keeps the trials and their steps."""
+
+    def __init__(self):
+        self.runs, self.steps, self.closed = [], [], 0
+
+    def start(self, run):
+        self.runs.append(run)
+        self.steps.append([])
+
+    def log(self, step, values):
+        self.steps[-1].append(step)
+
+    def close(self):
+        self.closed += 1
 
 
 @pytest.mark.long
-def test_trials_are_grouped_by_study_and_arm_with_their_recipe(trained, monkeypatch):
-    monkeypatch.setattr(Recorded, "made", ())
-    monkeypatch.setitem(trackers.BACKENDS, "wandb", Recorded)
-    list(track((), trained, ["wandb"]))
-    assert {one.trial.study for one in Recorded.made} == {"tiny"}
-    assert sorted(one.trial.arm for one in Recorded.made) == sorted(arm.name for arm in tiny().arms())
-    rates = {one.trial.arm: one.config["optimizer"]["learning_rate"] for one in Recorded.made}
+def test_trials_are_grouped_by_study_and_arm_with_their_recipe(trained):
+    recorded = Recorded()
+    list(track((), trained, {"Recorded": lambda: recorded}))
+    assert {run.study for run in recorded.runs} == {"tiny"}
+    assert sorted(run.arm for run in recorded.runs) == sorted(arm.name for arm in tiny().arms())
+    rates = {run.arm: run.config["optimizer"]["learning_rate"] for run in recorded.runs}
     assert rates["norm=pre,rate=high"] == 1e-2
-    assert len({one.trial.key for one in Recorded.made}) == 4
-    steps = [line["step"] for line in Recorded.made[0].lines]
-    assert steps == sorted(steps)
+    assert len({run.key for run in recorded.runs}) == recorded.closed == 4
+    assert all(steps == sorted(steps) for steps in recorded.steps)
 
 
-def test_a_tracker_that_fails_is_reported_once_and_training_continues(trained, monkeypatch):
-    def fails(*arguments):
+@pytest.mark.long
+def test_python_takes_an_object_and_the_command_a_class_of_the_file(trained, monkeypatch):
+    recorded = Recorded()
+    flaxformer.run("tiny.py", "out", track=[recorded], progress=False)
+    assert len(recorded.runs) == 12
+    assert sorted(path.name.split("-")[0] for path in (trained.root / "trackers").glob("*-*")) == ["Recorded"] * 12
+    flaxformer.run("tiny.py", "out", track=[recorded], progress=False)
+    assert len(recorded.runs) == 12
+    Path("tiny.py").write_text(FILE + OWN)
+    run("--track", "Steps")
+    lines = Path("steps.txt").read_text().splitlines()
+    expected = [f"{run.name} {len(steps)}" for run, steps in zip(recorded.runs, recorded.steps, strict=True)]
+    assert sorted(lines) == sorted(expected)
+
+
+class Fails(Tracker):
+    def log(self, step, values):
         raise OSError("no network")
 
-    monkeypatch.setitem(trackers.BACKENDS, "wandb", fails)
+
+def test_a_tracker_that_fails_is_reported_once_and_others_continue(trained):
+    recorded = Recorded()
     events = [Finished("group", row) for row in trained.rows().values()]
-    found = list(track(events, trained, ["wandb"]))
+    found = list(track(events, trained, {"Fails": Fails, "Recorded": lambda: recorded}))
     (message,) = [event.text for event in found if isinstance(event, Message)]
-    assert message.startswith("wandb has failed and is not used any more (OSError: no network)")
+    assert message.startswith("Fails has failed and is not used any more (")
+    assert "OSError: no network" in message
     assert [event for event in found if isinstance(event, Finished)] == events
+    assert len(recorded.runs) == 4
 
 
-def test_failed_runs_and_other_studies_rows_are_left_out(trained, monkeypatch):
-    monkeypatch.setattr(Recorded, "made", ())
-    monkeypatch.setitem(trackers.BACKENDS, "wandb", Recorded)
+def test_failed_runs_and_other_studies_rows_are_left_out(trained):
+    recorded = Recorded()
     row = next(iter(trained.rows().values()))
     rung, failed = row | {"fingerprint": "0" * 16}, row | {"status": "failed"}
-    own = study_trackers.StudyTrackers(trained, ["wandb"])
+    own = trials.StudyTrackers(trained, {"Recorded": lambda: recorded})
     assert [*own.write(rung), *own.write(failed)] == []
-    assert Recorded.made == ()
+    assert recorded.runs == []
 
 
 def test_lines_hold_each_loss_once_in_the_order_of_the_steps():

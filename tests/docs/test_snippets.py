@@ -28,6 +28,7 @@ SMALL = {
     "norms.py": ["training.steps=4", "training.evaluate_every=2", "model.layers=1", "model.d_model=8", "--seeds", "2"],
     "norms_by_size.py": ["task.length=8", "task.batch_size=2", "--seeds", "1"],
     "bard.py": ["training.steps=4", "training.evaluate_every=2", "model.layers=1", "model.d_model=8", "--samples", "4"],
+    "bard_table.py": ["training.steps=4", "training.evaluate_every=2", "model.layers=1", "model.d_model=8"],
     "experiments/norm_and_scale.py": [
         *("training.steps=2", "training.evaluate_every=1", "model.layers=1", "model.d_model=8", "--seeds", "2"),
         "model.feed_forward.d_ff=8",

@@ -1,24 +1,39 @@
-"""TensorBoard and Weights & Biases have every line of the log once, whatever stopped a run, and never stop it."""
+"""Trackers have every line of the log once, whatever stopped a run, and never stop it."""
 
+import json
+import os
+import re
 import struct
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from flaxformer.jobs import Job, trackers
-from flaxformer.jobs.train import record
+from flaxformer.core.canonical import canonical
+from flaxformer.jobs import Job
+from flaxformer.jobs.recording import record
+from flaxformer.jobs.trackers import TrackedRun, Tracker
+from flaxformer.jobs.trackers.attached import values_of
+from flaxformer.jobs.trackers.tensorboard import TensorBoard
+from flaxformer.jobs.trackers.wandb import WeightsAndBiases, has_key
 from flaxformer.runner.events import Evaluated, Progressed
 from flaxformer.store.job_log import read
+from flaxformer.study.load import load
 from flaxformer.system.errors import UserError
+from flaxformer.system.user_code import reads
 from flaxformer.training import AdamW, Run
 
+TESTS = Path(__file__).parents[1]
+TIMES = ("training/steps_per_second", "training/goodput")
+"""Numbers that differ between two launches of equal steps."""
 RUN = Run(optimizer=AdamW(learning_rate=1e-2))
 
 
 def launched(folder, *track, since=0, until=6):
     """A launch that goes on after a checkpoint, up to a step: chunks of one step, an evaluation every three."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     events = []
     for step in range(since + 1, until + 1):
         events.append(Progressed("", 1, 1, 8, step, 0.5, {"loss": [1 / step], "gradient_norm": [step / 7]}))
@@ -26,25 +41,29 @@ def launched(folder, *track, since=0, until=6):
     assert list(record(iter(events), RUN, Job(output=folder, track=track), since)) == events
 
 
+def job_in(folder):
+    return TrackedRun(folder=folder, name=folder.name, config=canonical(RUN), seed=0)
+
+
 def points(folder):
     """Every number of the log by name and step, but for times."""
     found = {}
     for line in read(folder / "log.jsonl"):
-        for step, numbers in trackers.points(line):
+        for step, numbers in values_of(line):
             for name, value in numbers.items():
                 assert (name, step) not in found
                 found[name, step] = value
-    return {key: value for key, value in found.items() if key[0] != "training/steps_per_second"}
+    return {key: value for key, value in found.items() if key[0] not in TIMES}
 
 
 def test_points_are_the_steps_that_were_taken():
     line = {"kind": "steps", "step": 7, "seconds": 0.5, "loss": [3.0, 2.0], "learning_rate": [0.1, 0.2]}
-    assert list(trackers.points(line)) == [
+    assert list(values_of(line)) == [
         (6, {"training/loss": 3.0, "training/learning_rate": 0.1}),
         (7, {"training/loss": 2.0, "training/learning_rate": 0.2, "training/steps_per_second": 4.0}),
     ]
     line = {"kind": "evaluation", "step": 7, "validation_loss": 1.5}
-    assert list(trackers.points(line)) == [(7, {"evaluation/validation_loss": 1.5})]
+    assert list(values_of(line)) == [(7, {"evaluation/validation_loss": 1.5})]
 
 
 def event_files(folder):
@@ -73,7 +92,7 @@ def test_tensorboard_has_every_number_once_whatever_stopped_the_run(tmp_path):
     old.rename(old.with_name("events.out.tfevents.1.of_another_second"))
     launched(tmp_path, "tensorboard", since=3)
     numbers, texts = event_files(tmp_path)
-    numbers = [row for row in numbers if row[0] != "training/steps_per_second"]
+    numbers = [row for row in numbers if row[0] not in TIMES]
     expected = points(tmp_path)
     assert len(numbers) == len(expected) == 6 * 2 + 2
     assert {(name, step): value for name, step, value in numbers} == pytest.approx(expected)
@@ -82,8 +101,10 @@ def test_tensorboard_has_every_number_once_whatever_stopped_the_run(tmp_path):
 
 def test_tensorboard_shows_a_sample_as_it_is(tmp_path):
     pytest.importorskip("tensorboardX")
-    board = trackers.TensorBoard(tmp_path, RUN)
-    board({"kind": "sample", "step": 5, "prompt": "# a\n", "text": "<b>"})
+    board = TensorBoard()
+    board.start(job_in(tmp_path))
+    ((step, values),) = values_of({"kind": "sample", "step": 5, "prompt": "# a\n", "text": "<b>"})
+    board.log(step, values)
     board.close()
     assert event_files(tmp_path)[1]["sample/text_summary", 5] == "    # a\n    <b>\n"
 
@@ -130,7 +151,7 @@ def test_wandb_finds_its_run_again_and_has_every_number_once(tmp_path, wandb):
     assert two.settings["resume"] == "allow"
     assert two.settings["project"] == "flaxformer"
     assert two.settings["config"]["optimizer"]["learning_rate"] == 0.01
-    rows = {(name, step): value for name, step, value in two.rows if name != "training/steps_per_second"}
+    rows = {(name, step): value for name, step, value in two.rows if name not in TIMES}
     assert rows == points(tmp_path)  # offline, it has nothing of the first launch
     launched(tmp_path / "another", "wandb")
     assert wandb[-1].settings["id"] != one.settings["id"]
@@ -141,7 +162,7 @@ def test_wandb_receives_the_lines_that_it_does_not_have(tmp_path, wandb, monkeyp
     monkeypatch.setattr(Recorder, "step", 3)
     monkeypatch.setattr(Recorder, "resumed", True)
     launched(tmp_path, "wandb", since=3)
-    rows = {(name, step): value for name, step, value in wandb[0].rows if name != "training/steps_per_second"}
+    rows = {(name, step): value for name, step, value in wandb[0].rows if name not in TIMES}
     assert rows == {key: value for key, value in points(tmp_path).items() if key[1] >= 3}
 
 
@@ -152,7 +173,7 @@ def test_wandb_receives_the_lines_that_it_does_not_have(tmp_path, wandb, monkeyp
 def test_wandb_needs_no_account(tmp_path, wandb, monkeypatch, environment, mode):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    trackers.WeightsAndBiases(tmp_path, RUN)
+    WeightsAndBiases().start(job_in(tmp_path))
     assert wandb[0].settings["mode"] == mode
 
 
@@ -161,9 +182,9 @@ def test_wandb_knows_a_key_of_its_server_alone(tmp_path, wandb, monkeypatch):
     keys.write_text("machine api.wandb.ai login user password " + "x" * 40 + "\n")
     keys.chmod(0o600)
     monkeypatch.setenv("NETRC", str(keys))
-    assert trackers.has_key()
+    assert has_key()
     monkeypatch.setenv("WANDB_BASE_URL", "https://own.example:8080")
-    assert not trackers.has_key()
+    assert not has_key()
 
 
 def test_the_real_wandb_writes_one_folder_without_a_network(tmp_path, monkeypatch):
@@ -180,15 +201,17 @@ def test_the_real_wandb_writes_one_folder_without_a_network(tmp_path, monkeypatc
         time.sleep(0.1)
 
 
-class Failing:
-    """A backend that fails at once, at a line, or at the end."""
+class Failing(Tracker):
+    """A tracker that fails at the start, at a number, or at the end."""
 
     def __init__(self, when):
         self.when, self.updates = when, 0
-        if when == "opened":
+
+    def start(self, run):
+        if self.when == "started":
             raise OSError("no network\nand more")
 
-    def __call__(self, line):
+    def log(self, step, values):
         self.updates += 1
         if self.when == "updated":
             raise OSError("no network")
@@ -198,21 +221,21 @@ class Failing:
             raise OSError("no network")
 
 
-@pytest.mark.parametrize("when", ["opened", "updated", "closed"])
-def test_a_tracker_that_fails_is_reported_once_and_training_goes_on(tmp_path, monkeypatch, when, caplog):
-    made = []
-    monkeypatch.setitem(trackers.BACKENDS, "tensorboard", lambda *_: made.append(Failing(when)) or made[0])
-    monkeypatch.setattr(trackers, "check", lambda names: None)
-    launched(tmp_path, "tensorboard")
-    assert len(read(tmp_path / "log.jsonl")) == 1 + 6 + 2
-    assert [record.getMessage() for record in caplog.records] == [
-        "tensorboard has failed and is not used any more (OSError: no network); "
-        "training continues, and the output folder has all numbers"
-    ]
-    assert when != "updated" or made[0].updates == 1
+@pytest.mark.parametrize("when", ["started", "updated", "closed"])
+def test_a_tracker_that_fails_is_reported_once_and_training_goes_on(tmp_path, when, caplog):
+    tracker = Failing(when)
+    launched(tmp_path, tracker)
+    assert len(read(tmp_path / "log.jsonl")) == 1 + 6 + 2 + 1
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("Failing has failed and is not used any more (")
+    assert f"{__file__}, line " in message
+    assert message.endswith("OSError: no network); training continues, and the output folder has all numbers")
+    assert tracker.updates == {"started": 0, "updated": 1, "closed": 6 + 2}[when]
 
 
-@pytest.mark.parametrize(("name", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
+@pytest.mark.parametrize(
+    ("name", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb"), ("trackio", "trackio")]
+)
 def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, name, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=rf"track={name} needs {package} .*pip install 'flaxformer\[{name}\]'"):
@@ -222,3 +245,125 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, name, 
 def test_an_unknown_tracker_is_refused(tmp_path):
     with pytest.raises(UserError, match="track is 'tensorbord'; did you mean 'tensorboard'"):
         Job(output=tmp_path, track=("tensorbord",))
+    with pytest.raises(UserError, match="track has 3; expected a name of a tracker, or an object"):
+        Job(output=tmp_path, track=(3,))
+    with pytest.raises(UserError, match="two trackers of the name 'Failing'"):
+        Job(output=tmp_path, track=(Failing(""), Failing("closed")))
+
+
+OWN = """
+import os
+from flaxformer import Tracker, Run
+
+PLACE = "numbers.txt"
+
+class Lines(Tracker):
+    def start(self, run):
+        self.mode = os.environ["LINES_MODE"]
+        self.file = open(run.folder / PLACE, self.mode)
+        print(run.name, run.seed, run.config["optimizer"]["learning_rate"], file=self.file)
+
+    def log(self, step, values):
+        print(step, *(f"{name}={value}" for name, value in values.items()), file=self.file)
+
+    def close(self):
+        self.file.close()
+
+class Needs(Tracker):
+    def __init__(self, project):
+        pass
+
+run = Run()
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path, monkeypatch):
+    """A job's file with trackers of its own, loaded."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("LINES_MODE", "w")
+    load(path, "run", Run)
+    yield path
+    for name in [name for name in sys.modules if name.startswith("own@")]:
+        del sys.modules[name]
+
+
+def test_a_class_in_the_file_is_a_tracker_by_its_name(tmp_path, own_file):
+    output = tmp_path / "job"
+    output.mkdir()
+    events = [Progressed("", 1, 2, 8, 2, 0.5, {"loss": [1.0, 0.5]}), Evaluated(2, {"validation_loss": 0.25})]
+    assert list(record(iter(events), RUN, Job(output=output, track=("Lines",), file=own_file), 0)) == events
+    written = (output / "numbers.txt").read_text()
+    assert re.sub(r" training/goodput=0\.\d+", "", written).splitlines() == [
+        "job 0 0.01",
+        "1 training/loss=1.0",
+        "2 training/loss=0.5 training/steps_per_second=4.0",
+        "2 evaluation/validation_loss=0.25",
+    ]
+
+
+def test_a_tracker_reads_nothing_that_counts_for_the_results(tmp_path, own_file):
+    output = tmp_path / "job"
+    output.mkdir()
+    list(record(iter(()), RUN, Job(output=output, track=("Lines",), file=own_file), 6))
+    assert (output / "numbers.txt").exists()
+    assert "LINES_MODE" not in {read.name for read in reads.all_reads()}
+
+
+def test_names_near_those_of_the_file_are_offered(tmp_path, own_file):
+    with pytest.raises(UserError, match=r"track is 'Line'; did you mean 'Lines'\?.* It has: .*trackio, Lines, Needs"):
+        Job(output=tmp_path, track=("Line",), file=own_file)
+    with pytest.raises(UserError, match=r"Needs\(\) has a missing a required argument: 'project'; expected a class"):
+        Job(output=tmp_path, track=("Needs",), file=own_file)
+
+
+def test_a_class_without_log_is_reported(tmp_path, caplog):
+    class Empty(Tracker):
+        pass
+
+    launched(tmp_path, Empty())
+    assert "NotImplementedError: Empty has no function log(step, values)" in caplog.text
+
+
+@pytest.fixture
+def trackio(tmp_path):
+    """The names, config and numbers of all runs of trackio's project, read by a process of its own."""
+    pytest.importorskip("trackio")
+    program = """
+import json, trackio
+from trackio.sqlite_storage import SQLiteStorage
+runs = trackio.Api().runs("flaxformer")
+rows = {run.name: SQLiteStorage.get_logs("flaxformer", run.name) for run in runs}
+print(json.dumps([[run.name, run.config, rows[run.name]] for run in runs]))
+"""
+    environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "database"), "HF_HUB_OFFLINE": "1"}
+
+    def launch(*arguments, **steps):
+        call = f"launched(*{arguments!r}, **{steps!r})".replace("PosixPath", "Path")
+        launching = f"from pathlib import Path\nfrom jobs.test_trackers import launched\n{call}"
+        command = [sys.executable, "-c", launching]
+        return subprocess.run(command, env=environment, cwd=TESTS, capture_output=True, text=True)
+
+    def runs():
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+        return json.loads(done.stdout)
+
+    return launch, runs
+
+
+@pytest.mark.long
+def test_trackio_has_one_run_per_job_with_every_number_once(tmp_path, trackio):
+    launch, runs = trackio
+    first = launch(tmp_path / "job", "trackio", until=5)
+    assert (first.returncode, first.stdout, first.stderr) == (0, "", "")
+    assert launch(tmp_path / "job", "trackio", since=3).returncode == 0
+    ((name, config, rows),) = runs()
+    assert name == "job-" + (tmp_path / "job" / "trackio" / "id").read_text()
+    assert config["optimizer"]["learning_rate"] == 0.01
+    found = [(key, row["step"], row[key]) for row in rows for key in row if "/" in key and key not in TIMES]
+    assert len(found) == len({(key, step) for key, step, _ in found})
+    assert {(key, step): value for key, step, value in found} == points(tmp_path / "job")
+    assert launch(tmp_path / "other" / "job", "trackio").returncode == 0
+    assert len(runs()) == 2

@@ -60,7 +60,7 @@ def trained(folder, run=RUN, stop_after=None, kill_after=None, **settings):
 
 
 def untimed(line):
-    return {name: line[name] for name in line if name != "seconds"}
+    return {name: line[name] for name in line if name not in ("seconds", "elapsed", "goodput", "lost")}
 
 
 def results(folder):

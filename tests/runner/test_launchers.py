@@ -107,6 +107,7 @@ def test_devices_are_found_without_starting_jax(monkeypatch):
             "--retry-failed",
         ],
         ["--devices", "1", "--keep", "final", "--on-error", "stop", "model.layers=2", "optimizer.learning_rate=0.1"],
+        ["--profile", "101:10"],
     ],
 )
 def test_workers_get_the_arguments_of_the_command(words):

@@ -282,11 +282,15 @@ UNCHANGED = {
     "caveat": ("own.py", "seeds=", 'caveats=["Small."], seeds='),
     "level": ("own.py", '"high": 1e-2', '"high": 1e-2, "higher": 3e-2'),
     "remark in a module": ("helper.py", "return", "# a remark\n    return"),
+    "tracker": ("own.py", "def largest", "import flaxformer as f\n\nclass A(f.Tracker):\n    pass\n\ndef largest"),
 }  # fmt: skip
 
 COARSE = {
     "unused function": ("own.py", "def largest", "def unused():\n    return 1\n\ndef largest"),
     "unused constant": ("own.py", "def largest", "SEEDS = range(8)\n\ndef largest"),
+    "tracker that is read": (
+        "own.py", "def largest", "from flaxformer import Tracker\n\nclass A(Tracker):\n    pass\n\nB = A\n\ndef largest"
+    ),
     "unused component": ("own.py", "def largest", "class Other(AdamW):\n    pass\n\ndef largest"),
     "printing": ("own.py", "def largest", "print('loaded')\n\ndef largest"),
     "unused function of a module": ("helper.py", "def smooth", "def plot():\n    pass\n\ndef smooth"),

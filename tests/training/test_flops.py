@@ -17,10 +17,11 @@ from flaxformer.core.struct import static
 from flaxformer.jobs.peak import model_flops
 from flaxformer.study.program_cost import cost_of_run
 from flaxformer.system.errors import UserError
+from flaxformer.targets.traffic import direction_of, part_of
 from flaxformer.tasks import Copy
 from flaxformer.training import SGD, AdamW, Muon, Run, Training
 from flaxformer.training.cost import parameter_counts, run_cost
-from flaxformer.training.flops import FORMULAS, flops_per_step, products_of, uncounted_primitives
+from flaxformer.training.flops import FORMULAS, flops_by_scope, flops_per_step, products_of, uncounted_primitives
 
 LAYERS, WIDTH, HIDDEN, SYMBOLS = 2, 12, 7, 11
 CONFIG = ModelConfig(
@@ -237,3 +238,34 @@ def test_the_cost_of_a_run_is_that_of_its_steps():
     assert cost.flops == 60 * flops_per_step(run_of())
     assert cost.tokens == 60 * run_of().tokens_per_step
     assert run_cost(run_of(steps=60), steps=20).flops * 3 == cost.flops
+
+
+def test_flops_by_scope_are_those_of_the_parts_by_hand():
+    """3 · 5 examples of T tokens: 2 products with weights of d_ff, 4 of attention with 2 of T × T, and the head."""
+    run = run_of()
+    scopes = flops_by_scope(run)
+    assert sum(scopes.values()) == flops_per_step(run)
+    tokens = run.tokens_per_step
+    length = tokens // 5
+    expected = {
+        "feed_forward": LAYERS * tokens * 2 * 2 * WIDTH * HIDDEN,
+        "attention": LAYERS * tokens * 2 * (4 * WIDTH * WIDTH + 2 * length * WIDTH),
+        "head": tokens * 2 * WIDTH * (SYMBOLS + 2),
+    }
+    for part, forward in expected.items():
+        found = {
+            is_backward: sum(
+                flops
+                for scope, flops in scopes.items()
+                if part_of(scope) == part and (direction_of(scope) == "backward") == is_backward
+            )
+            for is_backward in (False, True)
+        }
+        assert found == {False: forward, True: 2 * forward}, part
+
+
+def test_a_loop_and_a_condition_count_by_scope_as_in_all():
+    run = run_of(CONFIG.replace(layers=3), micro_batches=1)
+    scanned = replace_at(run, {"optimizer": Muon()})
+    assert sum(flops_by_scope(scanned).values()) == flops_per_step(scanned)
+    assert sum(flops for scope, flops in flops_by_scope(scanned).items() if part_of(scope) == "optimizer") > 0

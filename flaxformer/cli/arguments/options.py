@@ -45,7 +45,11 @@ Output = Annotated[Path, tyro.conf.Positional, positional("DIR", "the output fol
 Track = Annotated[
     tuple[str, ...],
     tyro.conf.UseAppendAction,
-    option("NAME", "none", "also log to tensorboard or wandb; may be given twice"),
+    option("NAME", "none", "also log to tensorboard, wandb, trackio, or the Tracker of this name in FILE; repeatable"),
+]
+Profile = Annotated[
+    str | None,
+    option("STEPS", "none", "write a trace of this number of steps, or of FIRST:COUNT, and print costs by part"),
 ]
 Live = Annotated[bool, flag("write DIR/live.html meanwhile, a page that refreshes itself in a browser")]
 Full = Annotated[bool, flag("also print effects, costs, tables and all limits, which the page has")]

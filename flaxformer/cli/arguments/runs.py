@@ -15,6 +15,7 @@ from flaxformer.cli.arguments.options import (
     Overrides,
     Process,
     Processes,
+    Profile,
     Track,
     TrustCode,
     flag,
@@ -61,6 +62,7 @@ class Train:
       flaxformer train run.py
       flaxformer train run.py training.steps=4000
       flaxformer train run.py optimizer.learning_rate=3e-4 --output runs/slower
+      flaxformer train run.py --profile 10
       flaxformer train run.py --plan
     """
 
@@ -82,6 +84,7 @@ class Train:
     ] = 64
     track: Track = ()
     live: Live = False
+    profile: Profile = None
     mesh: Annotated[
         str | None,
         option(

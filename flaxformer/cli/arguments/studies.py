@@ -18,6 +18,7 @@ from flaxformer.cli.arguments.options import (
     Overrides,
     Process,
     Processes,
+    Profile,
     SeedsOption,
     Track,
     TrustCode,
@@ -137,6 +138,7 @@ class RunStudy(LauncherArguments, StudyArguments):
     on_code_change: CodeChangeOption = "refuse"
     track: Track = ()
     live: Live = False
+    profile: Profile = None
     coordinator: Coordinator = None
     processes: Processes = None
     process: Process = None

@@ -11,6 +11,7 @@ the data of tasks, tokenizers and initial weights have digests of their own. Wha
 count either.
 """
 
+import contextlib
 import functools
 import inspect
 import os
@@ -66,7 +67,7 @@ class _State:
         self.written: set[tuple[str, str]] = set()
         self.listeners: list[Callable[[Read], None]] = []
         self.inside = threading.local()
-        """`busy` is true while a thread digests what was read, which reads it again."""
+        """`busy` is true while a thread digests what was read, which reads it again, and within `unrecorded`."""
         self.is_installed = False
 
 
@@ -105,6 +106,17 @@ def listen(listener: Callable[[Read], None]) -> Callable[[], None]:
     """Call a function for each new read; the result ends that."""
     _state.listeners.append(listener)
     return lambda: _state.listeners.remove(listener)
+
+
+@contextlib.contextmanager
+def unrecorded() -> Iterator[None]:
+    """Leave out what this thread reads and writes within the block: user code runs there that can change no result."""
+    before = getattr(_state.inside, "busy", False)
+    _state.inside.busy = True
+    try:
+        yield
+    finally:
+        _state.inside.busy = before
 
 
 def is_written(kind: str, name: str) -> bool:

@@ -5,6 +5,7 @@ import copy
 import functools
 import types
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from flaxformer.system.user_code import source
 
@@ -18,6 +19,8 @@ CODE: dict[str, tuple[str, ...]] = {
     "Run": (),
 }
 """Arguments with code, by the class of what is declared; the other arguments are compared as data."""
+WITHOUT_EFFECT = "Tracker"
+"""Base of classes that receive results and change none."""
 STATEMENTS = "statements that run on import"
 Definition = source.Function | ast.ClassDef
 Import = ast.Import | ast.ImportFrom
@@ -53,9 +56,14 @@ def _import_of(node: Import, names: set[str]) -> Import:
 
 
 def relevant_statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Yield the statements of a module without imports, docstrings, `if __name__ …` and what is declared as data."""
+    """Yield the statements of a module that can change a result.
+
+    Left out are imports, docstrings, `if __name__ …`, what is declared as data, and trackers that nothing else reads.
+    """
     for node in tree.body:
         if isinstance(node, Import | ast.Pass) or source.is_docstring(node) or _is_main_guard(node):
+            continue
+        if _is_tracker(node) and not any(_reads(other, node.name) for other in tree.body if other is not node):
             continue
         name = _declared_name(node)
         if (
@@ -68,6 +76,14 @@ def relevant_statements(tree: ast.Module) -> Iterator[ast.stmt]:
                 continue
             node = ast.Assign(node.targets, value, lineno=node.lineno)
         yield node
+
+
+def _is_tracker(node: ast.stmt) -> TypeGuard[ast.ClassDef]:
+    """True for a class whose one base is `Tracker`, and which no decorator receives."""
+    match node:
+        case ast.ClassDef(bases=[ast.Name(name) | ast.Attribute(attr=name)], decorator_list=[]):
+            return name == WITHOUT_EFFECT
+    return False
 
 
 def _declared_name(node: ast.stmt) -> str | None:

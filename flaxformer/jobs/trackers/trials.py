@@ -1,13 +1,15 @@
-"""Trials of a study as runs of TensorBoard or Weights & Biases, written when a trial has finished.
+"""Trials of a study as runs of trackers, written when a trial has finished.
 
 DIR/trackers/NAME-FINGERPRINT marks a trial that the tracker NAME has, so that a resumed study, or several processes in
 one folder, write each trial once.
 """
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from flaxformer.jobs.trackers import TrackedTrial, Tracker
+from flaxformer.jobs.trackers.attached import AttachedTracker
+from flaxformer.jobs.trackers.tracker import TrackedRun, Tracker
 from flaxformer.runner.events import Event, Finished, Message
 from flaxformer.store.declaration import Declaration
 from flaxformer.store.job_log import LogLine
@@ -16,15 +18,15 @@ from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.system.files import lock_folder, write_atomically
 
 
-def track(events: Iterable[Event], store: Store, names: Sequence[str]) -> Iterator[Event]:
+def track(events: Iterable[Event], store: Store, trackers: Mapping[str, Callable[[], Tracker]]) -> Iterator[Event]:
     """Pass events on, and write the trials of the folder to trackers: those that are there, and each that finishes.
 
     Args:
       events: of the study's execution.
       store: the study's folder.
-      names: of trackers; without any, the events are returned as they are.
+      trackers: as `trackers_of` returns them; without any, the events are returned as they are.
     """
-    return _track(events, StudyTrackers(store, names)) if names else iter(events)
+    return _track(events, StudyTrackers(store, trackers)) if trackers else iter(events)
 
 
 def _track(events: Iterable[Event], study: "StudyTrackers") -> Iterator[Event]:
@@ -37,39 +39,48 @@ def _track(events: Iterable[Event], study: "StudyTrackers") -> Iterator[Event]:
 
 
 class StudyTrackers:
-    """The trackers of a study; one that fails is not used again."""
+    """The trackers of a study, one object of each for all trials; one that fails is not used again."""
 
-    def __init__(self, store: Store, names: Sequence[str]) -> None:
-        self.store, self.names, self.folder = store, list(names), store.root / "trackers"
+    def __init__(self, store: Store, trackers: Mapping[str, Callable[[], Tracker]]) -> None:
+        self.store, self.folder = store, store.root / "trackers"
+        self.trackers = {name: functools.cache(create) for name, create in trackers.items()}
         self.study: Declaration | None = None
 
     def write_all(self) -> Iterator[Message]:
         """Write every finished trial of the folder that a tracker does not have."""
-        if self.names and (self.store.root / "study.json").exists():
+        if self.trackers and (self.store.root / "study.json").exists():
             for row in self.store.rows().values():
                 yield from self.write(row)
 
     def write(self, row: Row) -> Iterator[Message]:
         """Write a trial to the trackers that do not have it, unless it failed or is a run of a halving's rung."""
-        if not self.names or row["status"] == "failed" or (study := self._study_of(row)) is None:
+        if not self.trackers or row["status"] == "failed" or (study := self._study_of(row)) is None:
             return
         arm = row.trial.rpartition(",seed=")[0]
-        trial = TrackedTrial(study.name, arm, row.seed, str(row.fingerprint))
-        recipe = study.recipes[arm].run | {"seed": row.seed}
+        run = TrackedRun(
+            folder=self.store.root,
+            name=row.trial,
+            config=study.recipes[arm].run | {"seed": row.seed},
+            seed=row.seed,
+            study=study.name,
+            arm=arm,
+            key=str(row.fingerprint),
+        )
         messages: list[str] = []
-        for name in tuple(self.names):
-            marker = self.folder / f"{name}-{trial.key}"
+        for name, create in list(self.trackers.items()):
+            failed = len(messages)
+            marker = self.folder / f"{name}-{run.key}"
             if marker.exists():
                 continue
             with lock_folder(self.folder, "writing to trackers", LOCK_PATIENCE):
                 if marker.exists():
                     continue
-                tracker = Tracker(name, self.store.root, recipe, messages.append, trial)
+                tracker = AttachedTracker(name, create, run, messages.append)
                 for line in log_lines(row):
                     tracker(line)
                 tracker.close()
-                if messages:
-                    self.names.remove(name)
+                if len(messages) > failed:
+                    del self.trackers[name]
                 else:
                     write_atomically(marker, b"")
         yield from map(Message, messages)

@@ -1,0 +1,36 @@
+"""Costs of profiled steps by part of the model: the times of a trace, joined with the program by its instructions."""
+
+from flaxformer.runner.events import Message, Profiled
+from flaxformer.targets.devices import device_of
+from flaxformer.targets.part_costs import part_costs, total_cost
+from flaxformer.targets.texts import module_name
+from flaxformer.targets.trace import instruction_seconds
+from flaxformer.targets.traffic import kernels_of
+from flaxformer.training.compiled_run import CompiledRun
+from flaxformer.training.flops import flops_by_scope
+from flaxformer.training.profile import Trace
+from flaxformer.training.run import Run
+
+
+def profiled(trace: Trace, compiled: CompiledRun, run: Run) -> Profiled | Message:
+    """Return the costs of the steps of a trace, per device and step; or what is wrong with it.
+
+    Args:
+      run: any run of the program; FLOPs are those of all its runs.
+    """
+    if trace.error:
+        return Message(f"there is no profile ({trace.error}); training continues")
+    text, devices = compiled.programs[trace.program].as_text() or "", compiled.device_group.devices
+    seconds = instruction_seconds(trace.folder, module_name(text), [device.id for device in devices])
+    runs, precision, kind = compiled.stack_size or 1, run.training.precision, devices[0].device_kind
+    costs = part_costs(
+        kernels_of(text),
+        seconds,
+        {scope: runs * count for scope, count in flops_by_scope(run).items()},
+        (trace.steps, trace.chunk),
+        len(devices),
+        device_of(kind),
+        precision,
+    )
+    total = total_cost(costs, device_of(kind), precision)
+    return Profiled(trace.folder, trace.first, trace.last, trace.seconds / trace.steps, tuple(costs), total, kind)
