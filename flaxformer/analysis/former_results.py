@@ -9,8 +9,9 @@ from flaxformer.store import columns, records
 from flaxformer.store.declaration import QUANTITY, Labels
 from flaxformer.store.declaration_log import DeclarationLog
 from flaxformer.store.log_entries import DeclarationEntry
+from flaxformer.store.places import SUPERSEDED
 from flaxformer.store.rows import Row
-from flaxformer.store.store import SUPERSEDED, Store
+from flaxformer.store.store import Store
 from flaxformer.study.claim import arm_name
 from flaxformer.study.divergence import has_score, is_diverged, score
 from flaxformer.system.digests import DamagedError

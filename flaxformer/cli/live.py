@@ -21,8 +21,9 @@ from flaxformer.report.document import document
 from flaxformer.report.job import is_job, job_document, read_job
 from flaxformer.report.sections import Bullets, Figure, ReportSection, StudyReport
 from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.places import LIVE, REPORT
 from flaxformer.store.status import StudyStatus, status
-from flaxformer.store.store import LIVE, REPORT, Store, read_lines
+from flaxformer.store.store import Store, read_lines
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import write_atomically
 from flaxformer.system.links import check_file

@@ -36,7 +36,7 @@ from flaxformer.runner.events import (
 )
 from flaxformer.runner.profiled import profiled
 from flaxformer.store.job_log import NAME as LOG_NAME
-from flaxformer.store.store import LIVE
+from flaxformer.store.places import LIVE
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
 from flaxformer.system.errors import UserError

@@ -11,7 +11,8 @@ from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
 from flaxformer.report.write import report_path, write
 from flaxformer.store.line_forms import LAUNCHES
-from flaxformer.store.store import RUNGS, Store, read_lines
+from flaxformer.store.places import RUNGS
+from flaxformer.store.store import Store, read_lines
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 

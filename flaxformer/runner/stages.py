@@ -15,8 +15,9 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.remaining import declare, missing, store_of
 from flaxformer.store import records
+from flaxformer.store.places import RUNGS
 from flaxformer.store.rows import Row
-from flaxformer.store.store import LOCK_PATIENCE, RUNGS, Store
+from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import score

@@ -26,8 +26,9 @@ import flaxformer
 from flaxformer.store import columns, records
 from flaxformer.store.declaration import Declaration
 from flaxformer.store.log_entries import DeclarationEntry, Entry, Interim, entry_of, read_entry
+from flaxformer.store.places import RUNGS, SUPERSEDED
 from flaxformer.store.rows import Row
-from flaxformer.store.store import RUNGS, SUPERSEDED, Store
+from flaxformer.store.store import Store
 from flaxformer.system.digests import DamagedError, JsonObject, digest, parse_line, read_document, read_or_empty
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import write_atomically

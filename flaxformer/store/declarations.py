@@ -11,8 +11,9 @@ from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.declaration import Declaration, Recipe
 from flaxformer.store.leases import wait_for_dead_leases
+from flaxformer.store.places import SUPERSEDED
 from flaxformer.store.round_trip import check_round_trip
-from flaxformer.store.store import SUPERSEDED, Store
+from flaxformer.store.store import Store
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, set_aside

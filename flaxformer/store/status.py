@@ -10,7 +10,8 @@ import polars as pl
 
 from flaxformer.store import columns
 from flaxformer.store.leases import Lease, expiry, owner_is_gone, read_leases
-from flaxformer.store.store import RUNGS, STATUSES, Store
+from flaxformer.store.places import RUNGS
+from flaxformer.store.store import STATUSES, Store
 
 STATES = (*STATUSES, "running", "missing")
 """Status of a declared trial; "running" where it has no result and a living owner holds it."""

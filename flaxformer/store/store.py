@@ -33,7 +33,7 @@ from flaxformer.store import declaration, records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
 from flaxformer.store.declaration import FORMAT, Declaration
 from flaxformer.store.line_forms import DISAGREEMENTS, LAUNCHES, MEASUREMENTS, read_checked
-from flaxformer.store.line_forms import LINES as LINES_BY_NAME
+from flaxformer.store.places import FILES, FOLDERS
 from flaxformer.store.rows import Row, RunStatus
 from flaxformer.system import digests
 from flaxformer.system.digests import DamagedError, FormError, JsonObject
@@ -47,25 +47,9 @@ from flaxformer.system.files import (
     set_aside,
     write_atomically,
 )
-from flaxformer.system.links import DEEPEST, check_file, check_folder, check_places, output_folder
+from flaxformer.system.links import check_file, check_folder, check_places, output_folder
 from flaxformer.system.wording import count_of, printable
 
-"""Record of trials with differing results, which outlasts the merge of their rows."""
-RUNGS = "rungs"
-"""Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
-SUPERSEDED = "superseded"
-"""Folder of the rows that were set aside after a change of code."""
-FOLDERS = dict.fromkeys(["groups", "leases", "code", "reads", "figures", "tables", "trackers", SUPERSEDED], DEEPEST)
-FOLDERS |= {"weights": 1, "unfinished": 2, RUNGS: 1, "profile": DEEPEST, "tensorboard": 0, "trackio": 1, "wandb": 0}
-"""Folders in a study's folder, with the levels in them that `check_links` checks.
-
-A folder of checkpoints is checked when a step of it is read or written; a tracker's files are its own.
-"""
-REPORT, LIVE = "report.html", "live.html"
-"""The report, and the page of `--live`."""
-FILES = ["study.json", "declarations.jsonl", "declarations.head", *LINES_BY_NAME]
-FILES += ["results.parquet", "results.csv", "results.md", "results.tex", REPORT, "replication.html", LIVE]
-"""Files in a study's folder."""
 LOCK_PATIENCE = 60.0
 """Seconds to wait for another process that writes shared files."""
 LINES = re.compile(r"(?P<group>.+?)(\.(?P<worker>[0-9a-f]{12}))?\.jsonl")

@@ -33,7 +33,8 @@ from flaxformer.cli import main
 from flaxformer.runner import launch
 from flaxformer.store import declaration_log, provenance
 from flaxformer.store.declaration import QUANTITY
-from flaxformer.store.store import RUNGS, Store
+from flaxformer.store.places import RUNGS
+from flaxformer.store.store import Store
 from flaxformer.study.claim import arm_name
 from flaxformer.study.combinations import COMBINATIONS
 from flaxformer.study.load import load_study
