@@ -16,6 +16,7 @@ from flaxformer.store.rows import Row
 from flaxformer.store.weights import WeightsToKeep
 from flaxformer.study.arm import Arm, Trial, distinct
 from flaxformer.study.axis import Axis, Number
+from flaxformer.study.caveats import caveats_of
 from flaxformer.study.checks import check_name, check_texts
 from flaxformer.study.claim import Claim, Contrast, arm_name
 from flaxformer.study.combinations import COMBINATIONS, check_number_of_trials
@@ -62,7 +63,8 @@ class Study:
       halving: rule by which the worst arms are stopped early.
       goal: the direction in which the metric is good; by default the halving's, else higher for accuracies of the task
         and of named evaluations, and lower for every other metric.
-      caveats: limits of the study, which the report repeats.
+      caveats: limits of the study, which the report repeats; "{training.steps} steps" shows the value of that field of
+        the baseline, also where a command has overridden it.
       compare: cost that all arms have in common with the baseline: "equal compute", "equal parameters", "equal tokens",
         "equal steps", or an `EqualCost`, which names the field that is adjusted and the tolerance; None for the arms as
         they are.
@@ -96,6 +98,7 @@ class Study:
         check_arguments(self)
         check_name(self.name)
         check_texts(self.question, self.caveats, self.metric_unit)
+        caveats_of(self.caveats, self.baseline)
         check_seeds(self.seeds)
         check_metric(self.metric, self.baseline, self.measure is not None)
         check_test_metric(self.metric, halving=self.halving, keep=self.keep if self.keep == "best" else None)

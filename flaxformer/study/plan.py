@@ -28,6 +28,7 @@ from flaxformer.store.rows import is_reserved
 from flaxformer.study import initial_weights
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.axis import Axis
+from flaxformer.study.caveats import caveats_of
 from flaxformer.study.claim import Claim, Contrast
 from flaxformer.study.declare import Study
 from flaxformer.study.equal_cost import EqualCost
@@ -167,7 +168,7 @@ def declaration(study: Study, programs: Sequence[ProgramGroup] | None = None) ->
         axes=tuple(_axis(study, axis) for axis in study.axes),
         seeds=tuple(study.seeds),
         claims=_claims(study),
-        caveats=tuple(study.caveats),
+        caveats=caveats_of(study.caveats, study.baseline),
         references=study.baseline.task.references(),
         data_notes=tuple(study.baseline.task.notes()),
         parameters=params.count(model.specs(study.baseline.model)),

@@ -60,5 +60,5 @@ study = Study(
             within=0.1,
         )
     ],
-    caveats=["One width, one learning rate, 300 steps."],
+    caveats=["One width ({model.d_model}), one learning rate ({optimizer.learning_rate}), {training.steps} steps."],
 )

@@ -61,5 +61,5 @@ study = Study(
     axes=[Axis("model.feed_forward", {"relu": Dense(d_ff=64, bias=False), "own": KIND()})],
     seeds=range(5),
     claims=[Claim("squared ReLU has the lower loss", lower={"feed_forward": "own"}, than={"feed_forward": "relu"})],
-    caveats=["One width, one learning rate, 300 steps."],
+    caveats=["One width ({model.d_model}), one learning rate ({optimizer.learning_rate}), {training.steps} steps."],
 )

@@ -81,5 +81,5 @@ study = Study(
     axes=[Axis("model.attention", {"attention": Attention(heads=4), "own": KIND()})],
     seeds=range(5),
     claims=[Claim("attention has the lower loss", higher={"attention": "own"}, than={"attention": "attention"})],
-    caveats=["One width, one learning rate, 300 steps."],
+    caveats=["One width ({model.d_model}), one learning rate ({optimizer.learning_rate}), {training.steps} steps."],
 )

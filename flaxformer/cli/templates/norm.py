@@ -58,5 +58,5 @@ study = Study(
     claims=[
         Claim("a tanh and LayerNorm are alike", equal={"norm_kind": "own"}, to={"norm_kind": "layer_norm"}, within=0.1)
     ],
-    caveats=["One width, one learning rate, 300 steps."],
+    caveats=["One width ({model.d_model}), one learning rate ({optimizer.learning_rate}), {training.steps} steps."],
 )

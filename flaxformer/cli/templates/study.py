@@ -35,5 +35,5 @@ study = Study(
     metric="validation_loss",
     # Claims, declared before any result is seen: lower, higher or equal, paired by seed.
     claims=[Claim("pre-norm has the lower loss", lower={"norm": "pre"}, than={"norm": "post"})],
-    caveats=["One width, one learning rate, 300 steps."],
+    caveats=["One width ({model.d_model}), one learning rate ({optimizer.learning_rate}), {training.steps} steps."],
 )

@@ -53,5 +53,5 @@ study = Study(
     seeds=range(5),
     metric="validation_accuracy",
     claims=[Claim("two layers are more accurate", higher={"layers": "2"}, than={"layers": "1"})],
-    caveats=["One width, one learning rate, 300 steps."],
+    caveats=["One width ({model.d_model}), one learning rate ({optimizer.learning_rate}), {training.steps} steps."],
 )
