@@ -14,7 +14,7 @@ count, nor what a launch that was killed did after its last line.
 
 import time
 
-from flaxformer.runner.events import Evaluated, Event, Profiled, Progressed, Sampled
+from flaxformer.runner.events import Evaluated, Event, FirstLoss, Profiled, Progressed, Sampled
 from flaxformer.store.job_log import SPENT
 from flaxformer.system.digests import JsonObject
 
@@ -37,6 +37,8 @@ class WallTime:
     def add(self, event: Event) -> None:
         """Count the time since the last call for what an event ends."""
         match event:
+            case FirstLoss():
+                self.spend("steps")
             case Progressed(seconds=seconds):
                 self.spend("steps", seconds)
             case Evaluated():

@@ -22,7 +22,8 @@ class Job:
     Args:
       output: its folder.
       chunk_steps: steps per call of the compiled function, between which progress is reported and signals are obeyed;
-        rounded down to a divisor of both intervals.
+        by default about a second of work (`jobs.peak.steps_per_second`), at most 50; rounded down to a divisor of both
+        intervals.
       save_every: steps between two checkpoints; by default as many as between two evaluations.
       keep_last, keep_best: number of the newest and of the best checkpoints that are kept.
       formulations: "auto", or "reference" for the equations alone (`nn.formulations`).
@@ -41,7 +42,7 @@ class Job:
     """
 
     output: Path
-    chunk_steps: int = 50
+    chunk_steps: int | None = None
     save_every: int | None = None
     keep_last: int = 2
     keep_best: int = 1
