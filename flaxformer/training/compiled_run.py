@@ -18,9 +18,7 @@ of a stack are computed together by `vmap`; a stack of one gives, bit for bit, w
 import functools
 import itertools
 import logging
-import threading
-import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import jax
@@ -44,7 +42,7 @@ from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.memory import check_compiled
 from flaxformer.training.offload import check_offload, state_shardings
 from flaxformer.training.run import Run
-from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, ProgramCall, RunFunctions, RunMetrics
+from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, ProgramCall, RunMetrics, functions_of
 from flaxformer.training.step import TrainState, start
 
 LOG = logging.getLogger(__name__)
@@ -136,10 +134,8 @@ class CompiledRun:
             thread.shutdown(wait=False)
 
     def compile_advance(self, state: TrainState, run: Run, steps: int) -> None:
-        """Compile `advance` for another number of steps; with data on the host, its first call does."""
-        call = self._advance(state, run, self.source, steps)
-        if not self.source.on_host and call.name not in self.programs:
-            self._compile(call, self._lower(call))
+        """Compile `advance` for another number of steps, unless its data stay on the host."""
+        self._compile_all([] if self.source.on_host else [self._advance(state, run, self.source, steps)])
 
     def _compile_all(self, calls: Iterable[ProgramCall]) -> None:
         """Compile the programs of calls that are not compiled yet."""
@@ -302,40 +298,3 @@ class CompiledRun:
             self._bytes[call.name] = used - memory.alias_size_in_bytes
             check_compiled(self._bytes[call.name], call.name)
         self.programs[call.name] = compiled
-
-
-def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """`function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
-    if stack_size is None:
-        return function
-
-    def map_trials(*arguments: PyTree) -> PyTree:
-        *stacked, source = arguments
-        batch_size = None if stack_size == 1 else stack_size
-        return jax.lax.map(lambda trial: function(*trial, source), tuple(stacked), batch_size=batch_size)
-
-    return map_trials
-
-
-_SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
-_SHARING = threading.Lock()
-
-
-def functions_of(
-    run: Run,
-    stack_size: int | None,
-    layout: Layout,
-    measure: MeasureParams | None = None,
-    diagnose: DiagnoseNext | None = None,
-) -> RunFunctions:
-    """The functions of runs of this tree structure; one object for equal arguments, for as long as any caller holds it.
-
-    JAX drops what it has traced of them with the last holder.
-    """
-    with _SHARING:
-        key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
-        functions = _SHARED.get(key) or RunFunctions(
-            functools.partial(_over_stack, stack_size), layout, measure, diagnose
-        )
-        _SHARED[key] = functions
-        return functions

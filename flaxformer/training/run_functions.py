@@ -2,9 +2,11 @@
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
+import jax
 from jaxtyping import Array, PyTree
 
 from flaxformer.model.layout import Layout
@@ -80,3 +82,40 @@ class RunFunctions:
         """The function that trains `steps` steps; the same object for equal `steps`."""
         function = self._over_stack(functools.partial(train_chunk, steps=steps))
         return self._advance.setdefault(steps, function)
+
+
+def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """`function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
+    if stack_size is None:
+        return function
+
+    def map_trials(*arguments: PyTree) -> PyTree:
+        *stacked, source = arguments
+        batch_size = None if stack_size == 1 else stack_size
+        return jax.lax.map(lambda trial: function(*trial, source), tuple(stacked), batch_size=batch_size)
+
+    return map_trials
+
+
+_SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
+_SHARING = threading.Lock()
+
+
+def functions_of(
+    run: Run,
+    stack_size: int | None,
+    layout: Layout,
+    measure: MeasureParams | None = None,
+    diagnose: DiagnoseNext | None = None,
+) -> RunFunctions:
+    """The functions of runs of this tree structure; one object for equal arguments, for as long as any caller holds it.
+
+    JAX drops what it has traced of them with the last holder.
+    """
+    with _SHARING:
+        key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
+        functions = _SHARED.get(key) or RunFunctions(
+            functools.partial(_over_stack, stack_size), layout, measure, diagnose
+        )
+        _SHARED[key] = functions
+        return functions
