@@ -180,11 +180,12 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         wall_time.spend("starting")
         if step < run.training.steps:
             began = time.perf_counter()
-            for length in chunk_lengths(job.profile, steps_per_call(run, job, device_group)):
-                compiled.compile(run, length, initial, evaluations_later=True)
+            compiled.compile(run, steps_per_call(run, job, device_group), initial, evaluations_later=True)
             yield Compiled("", str(device_group), time.perf_counter() - began, compiled.bytes)
-            wall_time.spend("compiling")
         state = compiled.start(run, initial) if state is None else state
+        for length in chunk_lengths(job.profile, steps_per_call(run, job, device_group)):
+            compiled.compile_advance(state, run, length)
+        wall_time.spend("compiling")
         if is_new:  # a run that does not compile leaves its folder to another one
             distributed.run_on_coordinator(declare)
         starting.close()
@@ -227,9 +228,8 @@ def _steps(
     if is_initial_due and not _has_room_for_another(state, compiled):
         yield from evaluate(state, step)
         is_initial_due = False
-    size = steps_per_call(run, job, compiled.device_group)
     profile = None if job.profile is None else ProfiledSteps.parse(job.profile)
-    output = job.output if distributed.is_coordinator() else None
+    output, size = job.output if distributed.is_coordinator() else None, steps_per_call(run, job, compiled.device_group)
     for chunk in profiled_chunks(profile, output, compiled, run, state, step, steps, size):
         if isinstance(chunk, Trace):
             yield profiled(chunk, compiled, run)

@@ -29,9 +29,9 @@ from flaxformer.targets.traffic import KernelTraffic, kernels_of
 from flaxformer.tasks.batch import Source
 from flaxformer.tasks.host import Chunk
 from flaxformer.tasks.sharded import ShardedSource
-from flaxformer.training.compiled_run import functions_of
 from flaxformer.training.offload import HOST, host_shardings
 from flaxformer.training.run import Run
+from flaxformer.training.run_functions import functions_of
 from flaxformer.training.step import start
 
 

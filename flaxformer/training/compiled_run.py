@@ -134,6 +134,10 @@ class CompiledRun:
             self._background = thread.submit(self._compile_all, evaluations)
             thread.shutdown(wait=False)
 
+    def compile_advance(self, state: TrainState, run: Run, steps: int) -> None:
+        """Compile `advance` for another number of steps, unless its data stay on the host."""
+        self._compile_all([] if self.source.on_host else [self._advance(state, run, self.source, steps)])
+
     def _compile_all(self, calls: Iterable[ProgramCall]) -> None:
         """Compile the programs of calls that are not compiled yet."""
         compiling: dict[str, Future[None]] = {}

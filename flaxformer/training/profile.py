@@ -123,8 +123,7 @@ def profiled_chunks(
         yield from train_chunks(compiled, run, state, first, last, size)
         return
     plan = _plan(profile, first, last, size)
-    if not run.training.offload_optimizer:  # its shapes need a second state
-        compiled.compile(run, plan.chunk)
+    compiled.compile_advance(state, run, plan.chunk)
 
     def train(begin: int, end: int, size: int) -> Iterator[TrainedSteps]:
         nonlocal state

@@ -47,7 +47,9 @@ MISTAKES = [
 
 @pytest.mark.parametrize("file", ["study.py", "job.py"])
 def test_a_study_and_a_job_are_planned_for_a_target(folder, file):
-    check_inputs("plan", parse(["plan", file, "--target", "v5e-2x4"]))
+    command = parse(["plan", file, "--target", "v5e-2x4"])
+    check_inputs("plan", command)
+    assert command.target == "v5e-2x4"
 
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES)

@@ -11,7 +11,7 @@ from flaxformer.runner.events import Compiled, Finished
 from flaxformer.runner.execute import execute
 from flaxformer.runner.execution import Execution
 from flaxformer.study.program_groups import groups
-from flaxformer.training.compiled_run import functions_of
+from flaxformer.training.run_functions import functions_of
 
 
 @pytest.fixture

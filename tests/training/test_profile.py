@@ -2,7 +2,6 @@
 
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import pytest
@@ -16,10 +15,10 @@ class Counter:
     """Compiled functions whose state is the number of steps taken; `calls` has the length of each call."""
 
     def __init__(self):
-        self.calls, self.compiled = [], []
+        self.calls = []
 
-    def compile(self, run, steps):
-        self.compiled.append(steps)
+    def compile_advance(self, state, run, steps):
+        assert state == 0 or self.calls == []
 
     def chunks(self, run, first, last, steps):
         return [("data", min(steps, last - at)) for at in range(first, last, steps)]
@@ -41,7 +40,6 @@ class Tracer:
         Tracer.steps.append(Tracer.counter.calls[-1])
 
 
-RUN = SimpleNamespace(training=SimpleNamespace(offload_optimizer=False))
 GRID = itertools.product((1, 3, 7), (None, 1, 6, 11, 40), (0, 4, 12), (12, 24), (6, 12))
 
 
@@ -51,7 +49,7 @@ def test_every_step_is_taken_once_and_the_profiled_ones_are_traced(
 ):
     Tracer.steps, Tracer.counter = [], (counter := Counter())
     monkeypatch.setattr(profile, "StepTracer", Tracer)
-    arguments = (counter, RUN, first, first, last, size)
+    arguments = (counter, None, first, first, last, size)
     items = list(profiled_chunks(ProfiledSteps(count, begin), tmp_path, *arguments))
     chunks = [item for item in items if not isinstance(item, Trace)]
     assert [loss for chunk in chunks for loss in chunk.curves["loss"]] == list(range(first, last))
@@ -79,7 +77,7 @@ def test_every_step_is_taken_once_and_the_profiled_ones_are_traced(
 def test_the_trace_of_the_last_steps_is_taken_where_the_first_is_beyond_them(tmp_path, monkeypatch):
     Tracer.steps, Tracer.counter = [], (counter := Counter())
     monkeypatch.setattr(profile, "StepTracer", Tracer)
-    *_, trace = profiled_chunks(ProfiledSteps(3, 100), tmp_path, counter, RUN, 0, 0, 24, 6)
+    *_, trace = profiled_chunks(ProfiledSteps(3, 100), tmp_path, counter, None, 0, 0, 24, 6)
     assert (trace.first, trace.last) == (22, 24)
 
 
@@ -99,7 +97,7 @@ def test_a_trace_that_fails_harms_nothing(tmp_path, monkeypatch, step):
     monkeypatch.setattr(jax.profiler, "start_trace", lambda *arguments, **options: None)
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: None)
     monkeypatch.setattr(jax.profiler, step, fails)
-    *chunks, trace = profiled_chunks(ProfiledSteps(2, 3), tmp_path, Counter(), RUN, 0, 0, 4, 2)
+    *chunks, trace = profiled_chunks(ProfiledSteps(2, 3), tmp_path, Counter(), None, 0, 0, 4, 2)
     assert chunks[-1].step == 4
     assert trace.error == "RuntimeError: no space left"
     assert trace.folder == Path(tmp_path / "profile")
