@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, PyTree
 from flaxformer import Optimizer, leaf
 
 
-class Estimate(NamedTuple):
+class ProdigyState(NamedTuple):
     """State: d, r, s, and the means of Adam."""
 
     distance: Float[Array, ""]
@@ -53,12 +53,12 @@ class Prodigy(Optimizer):
         """Return the transform whose result is m / (√v + d ε); `decayed_direction` multiplies with d."""
         decay = jnp.sqrt(self.beta2)
 
-        def init(params: PyTree) -> Estimate:
+        def init(params: PyTree) -> ProdigyState:
             zeros = optax.tree.zeros_like(params)
             start = jnp.asarray(self.start, jnp.result_type(float))
-            return Estimate(start, jnp.zeros_like(start), zeros, zeros, zeros, params)
+            return ProdigyState(start, jnp.zeros_like(start), zeros, zeros, zeros, params)
 
-        def update(updates: PyTree, state: Estimate, params: PyTree = None) -> tuple[PyTree, Estimate]:
+        def update(updates: PyTree, state: ProdigyState, params: PyTree = None) -> tuple[PyTree, ProdigyState]:
             d = state.distance
             moved = optax.tree.vdot(updates, jax.tree.map(jnp.subtract, state.first, params))
             product = decay * state.product + (1 - decay) * d * d * moved
@@ -71,7 +71,7 @@ class Prodigy(Optimizer):
             distance = jnp.maximum(d, product / jnp.maximum(length, 1e-30))
             u = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + d * self.epsilon), mean, square)
             numbers = (distance.astype(d.dtype), product.astype(d.dtype))
-            return u, Estimate(*numbers, total, mean, square, state.first)
+            return u, ProdigyState(*numbers, total, mean, square, state.first)
 
         return optax.GradientTransformation(init, update)
 

@@ -75,7 +75,7 @@ class Axes:
         """True for a linear map of a layer, which an optimizer such as Muon moves as a whole."""
         return self.in_layer and bool(self.fan_in) and self.as_matrix is not None
 
-    def matrices(self, x: Array) -> Float[Array, "*stacked inputs outputs"]:
+    def matrices(self, x: Array) -> Float[Array, "*stacked n_in n_out"]:
         """Return a weight with one axis of all that is summed over and one of all results, behind the stacked ones.
 
         Raises:
@@ -85,7 +85,7 @@ class Axes:
         stacked = len(self.as_matrix[0]) if self.as_matrix else 0
         return x.transpose(order).reshape(*(x.shape[place] for place in order[:stacked]), *lengths)
 
-    def from_matrices(self, matrices: Float[Array, "*stacked inputs outputs"], shape: tuple[int, ...]) -> Array:
+    def from_matrices(self, matrices: Float[Array, "*stacked n_in n_out"], shape: tuple[int, ...]) -> Array:
         """Return matrices in the shape of the weight: the inverse of `matrices`."""
         order, _ = self._order(shape)
         return matrices.reshape(tuple(shape[place] for place in order)).transpose(np.argsort(order))
