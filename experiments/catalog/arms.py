@@ -196,7 +196,7 @@ LEFT_OUT: Mapping[str, str] = {
 }
 """Mechanisms of the catalog that are not compared here, with the reason."""
 
-RATES: Mapping[str, float] = {"Lion": 0.1, "Prodigy": 100.0}
+RATES: Mapping[str, float] = {"Lion": 0.1, "Kron": 0.3, "Prodigy": 100.0}
 """Middle of the tried learning rates of an arm, in units of the baseline's, where it is another."""
 
 EXPERTS = "experts"

@@ -8,7 +8,7 @@ import pytest
 from mechanisms import ARMS, run_of
 
 from flaxformer import AdamW, Attention, Dense, Lion, ModelConfig, Muon, NoPositions
-from flaxformer.catalog import SOAP, AdamHyperball, AdEMAMix, MuonHyperball, NorMuon, Prodigy
+from flaxformer.catalog import SOAP, AdamHyperball, AdEMAMix, Kron, MuonHyperball, NorMuon, Prodigy
 from flaxformer.core.weight_axes import decay_mask
 from flaxformer.laws.updates import check_updates
 from flaxformer.model import init
@@ -198,3 +198,50 @@ def test_prodigy_equals_its_algorithm():
 def test_updates_of_a_weight_do_not_depend_on_layout_or_on_other_weights(arm):
     finding = check_updates(run_of(arm))
     assert not finding.is_violated, finding
+
+
+def kron_steps(gradients, mu, fits):
+    """Yield the updates of one matrix; B is a sum over all matrices with a single 1."""
+    size = len(gradients[0])
+    left, right, mean = np.eye(size), np.eye(size), np.zeros((size, size))
+
+    def moved(q, a, b):
+        total = a + b
+        column = max(total.T, key=np.linalg.norm)
+        v = total @ column / np.linalg.norm(total @ column)
+        upper = [[a[i, j] - b[i, j] if j >= i else 0 for j in range(size)] for i in range(size)]
+        return q - mu * np.array(upper) @ q / np.linalg.norm(total @ v)
+
+    for step, g in enumerate(gradients):
+        if step in fits:
+            inner, outer, noise = np.zeros((2, size, size)), np.zeros((2, size, size)), np.zeros((2, size, size))
+            for i in range(size):
+                for j in range(size):
+                    unit = np.zeros((size, size))
+                    unit[i, j] = 1
+                    back = np.linalg.inv(left).T @ unit @ np.linalg.inv(right)
+                    through = left @ unit @ right.T
+                    outer += [back @ back.T, back.T @ back]
+                    noise += [through @ through.T, through.T @ through]
+            white = left @ g @ right.T
+            damping = np.finfo(np.float32).eps * np.abs(g).mean() ** 2
+            inner = [white @ white.T, white.T @ white] + damping * noise
+            left, right = moved(left, inner[0], outer[0]), moved(right, inner[1], outer[1])
+        mean = 0.9 * mean + 0.1 * g
+        u = np.kron(left.T @ left, right.T @ right) @ (mean / (1 - 0.9 ** (step + 1))).ravel()
+        yield (u / max(1, np.sqrt((u**2).mean()) / 1.1)).reshape(size, size)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("fall", "fits"), [(0.0, (0, 1, 2, 3, 4, 5)), (0.3, (0, 1, 3))])
+def test_kron_equals_its_algorithm(fall, fits):
+    """With a fall of 0.3, one of 1, 1, 1.3, 1.8, 2.5, 3.3 steps fits: after the second, the fourth alone."""
+    with jax.enable_x64(True):
+        params, *gradients = square_model()
+        gradients = [jax.tree.map(lambda x: 0.2 * x, gradient) for gradient in gradients]
+        transform = Kron(fit_rate=0.3, flat=2.0, fall=fall).direction()
+        state, update = transform.init(params), jax.jit(transform.update)
+        expected = kron_steps([g.blocks[1].attention.out.reshape(6, 6) for g in gradients], 0.3, fits)
+        for gradient, u in zip(gradients, expected, strict=True):
+            actual, state = update(gradient, state, params)
+            np.testing.assert_allclose(actual.blocks[1].attention.out.reshape(6, 6), u, rtol=1e-7, atol=1e-9)
