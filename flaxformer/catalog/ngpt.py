@@ -7,8 +7,8 @@ Family: norms
 Source: Loshchilov et al. 2024, "nGPT: Normalized Transformer with Representation Learning on the Hypersphere",
 arXiv:2410.01131, and the authors' code, github.com/NVIDIA/ngpt. There, weight decay and warm-up are left out.
 Claim: 4 to 20 times fewer steps to the same loss at 0.5B and 1B weights, by the length of the sequences.
-Cost: 4 D + 2 d_ff + d_head N weights per layer for the scales, V for those of the logits, and no norms with gains; a
-normalisation of all matrices per step.
+Cost: 2 D + d_head N + 2 d_ff weights per layer for the scales, V for those of the logits, and no norms; a normalisation
+of all matrices per step.
 Verified: the equations, token by token, in float64; the lengths of the rows after a step.
 """
 
