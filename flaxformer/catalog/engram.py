@@ -48,7 +48,7 @@ class EngramNetwork(Dense):
 
     longest: largest number of tokens of a group, and the distance between tokens of the convolution.
     hashes: number of tables for groups of each size.
-    rows, slot: number of vectors in a table, and their width.
+    rows, slot: number of vectors in a table, and their width; 646,400 and 64 in the demonstration, with 8 hashes.
     """
 
     class Weights(Dense.Weights):
@@ -65,9 +65,9 @@ class EngramNetwork(Dense):
     reads_others: ClassVar[bool] = True
     reads_mask: ClassVar[bool] = False
     longest: int = static(3, at_least=2)
-    hashes: int = static(8, at_least=1)
-    rows: int = static(65_537, at_least=1)
-    slot: int = static(64, at_least=1)
+    hashes: int = static(4, at_least=1)
+    rows: int = static(4_093, at_least=1)
+    slot: int = static(32, at_least=1)
     width: int = static(4, at_least=1)
 
     def sizes(self, model: Mapping[str, int]) -> dict[str, int]:

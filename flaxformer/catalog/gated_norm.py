@@ -5,8 +5,8 @@
 Family: norms
 Source: Qiu et al. 2026, "A Unified View of Attention and Residual Sinks: Outlier-Driven Rescaling is Essential for
 Transformer Training", arXiv:2601.22966 (GatedNorm); the equation read in two implementations, of which one is marin's.
-Claim: outliers of the residual stream vanish, 2 points better on average with an attention gate, and 1.2 points lost
-under quantisation to 4 bits.
+Claim: with gates in place of outliers that rescale, 2 points better on average, and 1.2 points lost under quantisation
+to 4 bits.
 Cost: 2 rank · D weights per norm, and as many multiplications per token.
 Verified: a loop over tokens in float64.
 """

@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer import NO_NORM, Attention, Context, Gated, LanguageModel, Parameters, Residual, Tokens, param
+from flaxformer import NO_NORM, Attention, Context, Gated, LanguageModel, Parameters, Residual, Tokens, leaf, param
 from flaxformer.nn import Mask
+from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.linear import linear
 
 STEP = 0.05
@@ -41,8 +42,7 @@ class NormalizedAttention(Attention):
 
         logit_scale: Float[Array, "heads d_head"] = param(init="zeros", decay=False)
 
-    def scale(self, d_model: int) -> Float[Array, ""]:
-        return jnp.sqrt(self.d_head or d_model // self.heads)
+    scale_exponent: float = leaf(-0.5)
 
     def logits(
         self,
@@ -72,8 +72,9 @@ class NormalizedGated(Gated):
 
     def apply(self, weights: Any, x: Float[Array, "*batch T D"], context: Context) -> Float[Array, "*batch T D"]:
         gains = ((1 + weights.up_scale) * jnp.sqrt(x.shape[-1]), (1 + weights.gate_scale) * jnp.sqrt(x.shape[-1]))
-        up, gate = (linear(x, matrix) * gain for matrix, gain in zip((weights.up, weights.gate), gains, strict=True))
-        return linear((up * jax.nn.silu(gate)).astype(x.dtype), weights.down)
+        maps = ((weights.up, weights.up_bias), (weights.gate, weights.gate_bias))
+        up, gate = (linear(x, *of) * gain for of, gain in zip(maps, gains, strict=True))
+        return linear((up * ACTIVATIONS[self.activation](gate)).astype(x.dtype), weights.down, weights.down_bias)
 
     def after_step(self, weights: Any) -> Any:
         return weights.replace(up=unit(weights.up, 0), gate=unit(weights.gate, 0), down=unit(weights.down))
@@ -125,6 +126,7 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
         "model.inputs": NormalizedTokens,
         "model.residual": SphereStep,
         "model.attention": NormalizedAttention,
+        "model.attention.scale_exponent": -0.5,
         "model.attention.bias": False,
         "model.attention.out_bias": False,
         "model.feed_forward": NormalizedGated,
