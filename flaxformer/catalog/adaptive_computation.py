@@ -21,11 +21,13 @@ from jaxtyping import Array, Float
 
 from flaxformer import Attention, Aux, Context, Parameters, Residual, leaf, param, static
 
+EPSILON = 0.01
+"""ε: a token halts in the pass in which the sum of its probabilities exceeds 1 − ε."""
+
 
 class HaltingAttention(Attention):
     """Attention that carries the weight u of the pass for `AdaptiveDepth`; its loss is `ponder` · (passes + remainder).
 
-    epsilon: ε; a token with Σ p > 1 − ε halts.
     ponder: weight of the loss, the mean over tokens of the number of passes and of the last pass's weight.
     """
 
@@ -35,7 +37,6 @@ class HaltingAttention(Attention):
         halt: Float[Array, "d_model"] = param(init="zeros", decay=False)
         halt_bias: Float[Array, ""] = param(init="ones", decay=False)
 
-    epsilon: float = leaf(0.01, above=0, below=1)
     ponder: float = leaf(0.01, at_least=0)
 
     def initial_carry(self, x: Float[Array, "*batch T D"]) -> dict[str, Array]:
@@ -49,7 +50,7 @@ class HaltingAttention(Attention):
         x = jnp.where(real[..., None], x, 0).astype(before.dtype)
         p = jax.nn.sigmoid(x @ weights.halt.astype(before.dtype) + weights.halt_bias)
         runs = before < 1
-        halts = runs & (before + p > 1 - self.epsilon)
+        halts = runs & (before + p > 1 - EPSILON)
         weight = jnp.where(halts, 1 - before, jnp.where(runs, p, 0)).astype(before.dtype)
         after = jnp.where(halts, 1, before + weight)
         cost = jnp.where(real, runs + jnp.where(halts, weight, 0), 0).sum() / jnp.maximum(real.sum(), 1)
@@ -68,7 +69,9 @@ class HaltingAttention(Attention):
 class AdaptiveDepth(Residual):
     """The residual stream has the state s in place 0 and y in place 1, which the head reads.
 
-    branches: number of branches of a block; the last one ends a pass.
+    Without a `HaltingAttention`, the weight of a pass is 1, and y is the last state.
+
+    branches: number of branches of a block; the last ends a pass.
     """
 
     branches: int = static(2, at_least=1)
@@ -88,7 +91,7 @@ class AdaptiveDepth(Residual):
     ) -> Float[Array, "*batch T n D"]:
         state, y = x[..., 0, :] + update, x[..., 1, :]
         if context.branch == self.branches - 1:
-            u = context.carried["pass_weight"][..., None]
+            u = context.carried.get("pass_weight", jnp.ones(y.shape[:-1]))[..., None]
             y = (u * state + (1 - u) * y).astype(x.dtype)
         return jnp.stack([state, y], axis=-2)
 

@@ -32,12 +32,12 @@ def halting_loop(p, real, epsilon, ponder):
 
 @pytest.mark.parametrize("padding", [False, True])
 def test_weights_of_passes_and_their_loss_equal_a_loop(padding):
-    component = HaltingAttention(heads=2, epsilon=0.1, ponder=0.3)
+    component = HaltingAttention(heads=2, ponder=0.3)
     weights, xs = weights_of(component, D), drawn(xs=(PASSES, T, D))["xs"] * 0.3
     weights = weights.replace(halt_bias=np.float64(-0.5))
     real = np.array([1, 1, 1, 0, 1, 1], bool) if padding else np.ones(T, bool)
     p = sigmoid(xs @ weights.halt + weights.halt_bias)
-    expected, cost = halting_loop(p, real, 0.1, 0.3)
+    expected, cost = halting_loop(p, real, 0.01, 0.3)
     assert len({int((expected[:, t] > 0).sum()) for t in range(T)}) > 1  # tokens halt at different passes
     total = 0.0
     with jax.enable_x64(True):
