@@ -79,4 +79,7 @@ class FillInTheMiddle(Corrupted):
         return Batch(inputs=tokens[:-1], targets=tokens[1:], weights=scored.astype(jnp.float32))
 
 
-VARIANTS: Mapping[str, Mapping[str, object]] = {"fill in the middle": {"task": FillInTheMiddle}}
+BYTES = 256
+VARIANTS: Mapping[str, Mapping[str, object]] = {
+    "fill in the middle": {"task": FillInTheMiddle, "model.vocabulary": BYTES + ADDED}
+}

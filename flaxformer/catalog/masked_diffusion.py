@@ -89,6 +89,11 @@ def fill_in(
     return jax.lax.fori_loop(0, passes, one_pass, tokens)
 
 
+BYTES = 256
 VARIANTS: Mapping[str, Mapping[str, object]] = {
-    "masked diffusion": {"task": MaskedDiffusion, "model.mask_pattern": "bidirectional"}
+    "masked diffusion": {
+        "task": MaskedDiffusion,
+        "model.mask_pattern": "bidirectional",
+        "model.vocabulary": BYTES + 1,
+    }
 }

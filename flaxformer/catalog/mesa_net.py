@@ -96,7 +96,8 @@ class MesaNet(TokenMixer):
         after["keys"], after["values"] = jnp.split(memory, 2, axis=-1)
         keys, values = jnp.split(jnp.moveaxis(memories, 0, x.ndim - 2), 2, axis=-1)  # [*batch, T, N, d, d]
         ridge = LOWEST + jax.nn.softplus(weights.ridge)
-        solved = jnp.linalg.solve(keys + ridge[..., None] * jnp.eye(ridge.shape[-1]), maps["query"][..., None])
+        factor = jnp.linalg.cholesky(keys + ridge[..., None] * jnp.eye(ridge.shape[-1]))
+        solved = jax.scipy.linalg.cho_solve((factor, True), maps["query"][..., None])
         y = (jnp.swapaxes(values, -1, -2) @ solved)[..., 0]
         y = rms_norm(y, epsilon=1e-5) * weights.gain
         return linear(y.astype(x.dtype), weights.out, contract=2), after
