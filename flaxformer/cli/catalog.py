@@ -38,7 +38,6 @@ ABSENT = {
     "Distillation from a kept run": "a loss term sees the batch and the weights that train; those of another model "
     "would have to be data of the run, with a part in its identity",
     "Sophia": "its estimate of the Hessian's diagonal is a second gradient, of sampled targets; a step takes one",
-    "Test-time training by mini-batches (TTT)": "not written; MesaNet solves the same problem for all tokens at once",
 }
 """Mechanisms that recent comparisons include and that the catalog does not have, with the reason."""
 COLUMNS = ("mechanism", "what it does", "source", "cost", "verified against")
