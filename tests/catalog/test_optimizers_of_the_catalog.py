@@ -145,11 +145,12 @@ def test_soap_equals_its_algorithm():
 def test_hyperball_moves_along_the_sphere_of_the_initial_norm(kind):
     with jax.enable_x64(True):
         params, *gradients = square_model()
-        optimizer, rate = kind(), 0.1
+        optimizer, rate = kind(weight_decay=0.3), 0.1
         direction, whole = optimizer.direction(), optimizer.transformation(rate)
         states, radius = [direction.init(params), whole.init(params)], np.linalg.norm(params.blocks[0].attention.key)
         for gradient in gradients[:4]:
             w, bias = np.array(params.blocks[0].attention.key), np.array(params.blocks[0].attention.key_bias)
+            head = np.array(params.head.matrix)
             u, states[0] = direction.update(gradient, states[0], params)
             updates, states[1] = whole.update(gradient, states[1], params)
             params = optax.apply_updates(params, updates)
@@ -160,6 +161,8 @@ def test_hyperball_moves_along_the_sphere_of_the_initial_norm(kind):
             np.testing.assert_allclose(
                 params.blocks[0].attention.key_bias, bias - rate * u.blocks[0].attention.key_bias, rtol=1e-9
             )
+            shrunk = head - rate * (u.head.matrix + 0.3 * head)
+            np.testing.assert_allclose(params.head.matrix, shrunk, rtol=1e-9)
         assert np.linalg.norm(params.blocks[0].attention.key) == pytest.approx(radius, rel=1e-12)
 
 
