@@ -73,8 +73,17 @@ def test_the_page_shows_the_paired_differences_of_a_folder(scripts, tmp_path, mo
     gains = losses[effects.BASELINE] - losses["RMSNorm"]
     assert row["effect"] == pytest.approx(gains.mean())
     assert row["low"] < gains.mean() < row["high"]
-    assert (row["verdict"], row["rate"], row["steps"], row["q"]) == ("supported", 0.03, 240, row["p"])
+    assert (row["verdict"], row["rate"], row["steps"]) == ("supported", 0.03, 240)
     assert runs.height == 10
+    file = tmp_path / "recorded.parquet"
+    others = pl.DataFrame(
+        {"family": ["positions", "norms"], "arm": ["none", "RMSNorm"], "effect": [-0.3, 9.0], "p": [0.5, 1]}
+    )
+    others.write_parquet(file)
+    merged = page.with_discoveries(page.add_to_recorded(table, file))
+    assert merged["arm"].to_list() == ["RMSNorm", "none"]
+    assert merged["q"].to_list() == pytest.approx([min(2 * row["p"], 0.5), 0.5])
+    assert page.add_to_recorded(table, tmp_path / "absent.parquet").equals(table)
 
 
 def record(root, study, losses):

@@ -1,6 +1,7 @@
 """Write the results of effects.py: README.md with a figure, and a page whose tables can be sorted and filtered.
 
-Commands: python experiments/catalog/page.py --collect runs/catalog reads the finished studies into results/;
+Commands: python experiments/catalog/page.py --collect runs/catalog reads the finished studies into results/, which
+    keeps the families that the folder does not have;
     python experiments/catalog/page.py writes the pages from results/ alone.
 """
 
@@ -64,7 +65,7 @@ class Answer(NamedTuple):
 
 
 def collect(folder: Path, task: str, form: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return a row per arm of the finished families, ordered by effect, and a row per run."""
+    """Return a row per arm of the finished families, and a row per run."""
     effects: list[dict[str, Any]] = []
     runs: list[pl.DataFrame] = []
     for family in arms_by_family():
@@ -78,9 +79,21 @@ def collect(folder: Path, task: str, form: str) -> tuple[pl.DataFrame, pl.DataFr
             runs.append(table.select(pl.lit(family).alias("family"), pl.lit(part).alias("part"), *columns))
     if not effects:
         raise SystemExit(f"{folder} has no finished study of {task}, {form}; run effects.py first")
-    q = benjamini_hochberg([effect["p"] for effect in effects])
-    table = pl.DataFrame(effects, infer_schema_length=None).with_columns(pl.Series("q", q))
-    return table.sort("effect", descending=True), pl.concat(runs, how="diagonal_relaxed")
+    return pl.DataFrame(effects, infer_schema_length=None), pl.concat(runs, how="diagonal_relaxed")
+
+
+def add_to_recorded(table: pl.DataFrame, file: Path) -> pl.DataFrame:
+    """Return the rows of a table, and those of a file whose family it does not have."""
+    if not file.exists():
+        return table
+    recorded = pl.read_parquet(file).filter(~pl.col("family").is_in(table["family"].unique().to_list()))
+    return pl.concat([recorded, table], how="diagonal_relaxed")
+
+
+def with_discoveries(effects: pl.DataFrame) -> pl.DataFrame:
+    """Return the effects of all families in order, with the false discovery rate at which each is a discovery."""
+    q = benjamini_hochberg(effects["p"].to_list())
+    return effects.with_columns(pl.Series("q", q)).sort("effect", descending=True)
 
 
 def _effects_of(results: StudyResults, family: str, form: Form) -> Iterator[dict[str, Any]]:
@@ -296,8 +309,9 @@ def main(arguments: Sequence[str]) -> None:
     RESULTS.mkdir(exist_ok=True)
     if options.collect is not None:
         effects, runs = collect(options.collect, options.task, options.form)
-        effects.write_parquet(RESULTS / f"{options.task}-{options.form}-effects.parquet")
-        runs.write_parquet(RESULTS / f"{options.task}-{options.form}-runs.parquet")
+        files = [RESULTS / f"{options.task}-{options.form}-{part}.parquet" for part in ("effects", "runs")]
+        with_discoveries(add_to_recorded(effects, files[0])).write_parquet(files[0])
+        add_to_recorded(runs, files[1]).write_parquet(files[1])
     answers = read_answers()
     with mpl.rc_context(STYLE):
         for answer in answers:

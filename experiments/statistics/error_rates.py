@@ -4,7 +4,7 @@ Draws per-seed differences with a known mean and standard deviation 1, judges th
 rule of reports (flaxformer.statistics.judgement), and counts. A verdict is false if it is supported or refuted although
 the true mean difference is exactly the tested bound. Differences are skewed where one of two arms is, such as one that
 sometimes fails, or where a number is compared with a constant; arms of the same distribution have symmetric ones.
-Command: python experiments/statistics/error_rates.py (6 minutes on one core; the tables are in docs/verdicts.md);
+Command: python experiments/statistics/error_rates.py (6 minutes on one core; the tables are in docs/error_rates.md);
 with --calibrate, the factors of the skewness (flaxformer.statistics.paired_tests) instead.
 """
 

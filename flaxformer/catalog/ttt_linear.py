@@ -92,7 +92,8 @@ class TTTLinear(TokenMixer):
             total = total + jnp.where(real, added, 0)
             now = memory - share * total
             y = query + norm((with_one(query) @ now)[..., 0, :])
-            return (jnp.where(is_last, now, memory), jnp.where(is_last, 0, total)), y
+            after = jnp.where(is_last, now, memory), jnp.where(is_last, 0, total)
+            return jax.tree.map(lambda new, old: new.astype(old.dtype), after, state), y
 
         flags = [flag[..., None, None, None] for flag in (share, valid & (place == self.mini_batch - 1), valid)]
         inputs = tuple(jnp.moveaxis(z, x.ndim - 2, 0) for z in (query, key, value, rate, *flags))

@@ -5,6 +5,8 @@ recomputed to save memory, nor the optimizer, which `training.flops` counts.
 """
 
 import functools
+import os
+from collections.abc import Sequence
 
 import jax
 
@@ -13,6 +15,11 @@ from flaxformer.targets.devices import device_of
 from flaxformer.training import Run, evaluation_params, start
 from flaxformer.training.flops import first_batch, products_of, standard_form
 from flaxformer.training.loss import forward
+
+CORE_RATE = 2e10
+"""FLOP/s of products on a core of a CPU: a round number below what cores of servers reach."""
+SHARE_OF_PEAK = 0.4
+"""MFU of a well-fed accelerator."""
 
 
 def peak(kind: str, precision: str) -> float | None:
@@ -37,3 +44,13 @@ def model_flops(run: Run) -> int:
     buckets = batch if isinstance(batch, tuple) else (batch,)
     with using("reference"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace
         return 3 * sum(products_of(jax.make_jaxpr(forward)(params, run, bucket).jaxpr) for bucket in buckets)
+
+
+def steps_per_second(run: Run, devices: Sequence[jax.Device]) -> float:
+    """Return a guess of the steps per second of a run, from its FLOPs alone; infinite on an unknown accelerator."""
+    device_peak = peak(devices[0].device_kind, run.training.precision)
+    if devices[0].platform == "cpu":
+        rate = CORE_RATE * (os.cpu_count() or 1)
+    else:
+        rate = float("inf") if device_peak is None else SHARE_OF_PEAK * device_peak * len(devices)
+    return rate / max(model_flops(run), 1)

@@ -22,11 +22,21 @@ from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import trackers
 from flaxformer.jobs.extension import STEPS, Extension, apply, extension_of
 from flaxformer.jobs.log import Log
-from flaxformer.jobs.peak import model_flops, peak
+from flaxformer.jobs.peak import model_flops, peak, steps_per_second
 from flaxformer.jobs.samples import Sampler, sampler
 from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting, using
-from flaxformer.runner.events import Compiled, Diverged, Evaluated, Event, Message, Progressed, Sampled, Started
+from flaxformer.runner.events import (
+    Compiled,
+    Diverged,
+    Evaluated,
+    Event,
+    FirstLoss,
+    Message,
+    Progressed,
+    Sampled,
+    Started,
+)
 from flaxformer.store.job_log import NAME as LOG_NAME
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
@@ -38,9 +48,10 @@ from flaxformer.system.user_code import code_digests, copy_sources, path_of_copy
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.training import Run, TrainState, start
 from flaxformer.training.compiled_run import CompiledRun
-from flaxformer.training.device_group import DeviceGroup, default_devices
+from flaxformer.training.device_group import USABLE_MEMORY, DeviceGroup, default_devices
+from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.loop import chunk_steps, train_chunks
-from flaxformer.training.memory import check_memory, parameters
+from flaxformer.training.memory import check_memory, machine_bytes, parameters
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.run_functions import RunMetrics
 from flaxformer.training.step import ALIVE
@@ -49,6 +60,7 @@ LOG = logging.getLogger(__name__)
 LARGEST, MOST_SAMPLES = 2**31 - 1, 100_000
 FILES, FOLDERS = [CONFIG, LOG_NAME], {"code": DEEPEST, "reads": DEEPEST, "superseded": 1, "tensorboard": 0, "wandb": 0}
 """Places in a job's folder where no symbolic link may be, beside its steps (`flaxformer.system.links`)."""
+MOST_CHUNK_STEPS = 50
 LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "samples": 0}
 
 
@@ -59,7 +71,8 @@ class Job:
     Args:
       output: its folder.
       chunk_steps: steps per call of the compiled function, between which progress is reported and signals are obeyed;
-        rounded down to a divisor of both intervals.
+        by default about a second of work (`jobs.peak.steps_per_second`), at most 50; rounded down to a divisor of both
+        intervals.
       save_every: steps between two checkpoints; by default as many as between two evaluations.
       keep_last, keep_best: number of the newest and of the best checkpoints that are kept.
       formulations: "auto", or "reference" for the equations alone (`nn.formulations`).
@@ -76,7 +89,7 @@ class Job:
     """
 
     output: Path
-    chunk_steps: int = 50
+    chunk_steps: int | None = None
     save_every: int | None = None
     keep_last: int = 2
     keep_best: int = 1
@@ -217,37 +230,64 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         yield Started(step)
         if step < run.training.steps:
             began = time.perf_counter()
-            interval = run.training.interval
-            compiled.compile(run, chunk_steps(job.chunk_steps, interval, job.save_every or interval), initial)
+            compiled.compile(run, steps_per_call(run, job, device_group), initial, evaluations_later=True)
             yield Compiled("", str(device_group), time.perf_counter() - began, compiled.bytes)
         state = compiled.start(run, initial) if state is None else state
         if is_new:  # a run that does not compile leaves its folder to another one
             distributed.run_on_coordinator(declare)
         starting.close()
         try:
-            steps = _steps(run, compiled, job, stop, checkpoints, state, step)
+            steps = _steps(run, compiled, job, stop, checkpoints, state, step, initial)
+            del state, initial  # of which `_steps` keeps no longer than it needs
             yield from record(steps, run, job, step, extensions)
             distributed.run_on_coordinator(checkpoints.wait)
         finally:
             checkpoints.wait()
 
 
+def steps_per_call(run: Run, job: Job, device_group: DeviceGroup) -> int:
+    """Steps per call of the compiled function."""
+    interval = run.training.interval
+    most = job.chunk_steps or max(1, int(min(MOST_CHUNK_STEPS, steps_per_second(run, device_group.devices))))
+    return chunk_steps(most, interval, job.save_every or interval)
+
+
 def _steps(
-    run: Run, compiled: CompiledRun, job: Job, stop: Stop, checkpoints: Checkpoints, state: TrainState, step: int
+    run: Run,
+    compiled: CompiledRun,
+    job: Job,
+    stop: Stop,
+    checkpoints: Checkpoints,
+    state: TrainState,
+    step: int,
+    initial: InitialWeights | None,
 ) -> Iterator[Event]:
-    """Train from a state on, chunk by chunk, with evaluations and checkpoints between chunks."""
+    """Train from a state on, chunk by chunk, with evaluations and checkpoints between chunks.
+
+    The initial state is evaluated after the first chunk, if memory has room for it then, so that the first loss is
+    shown while evaluation is still being compiled. A run of one step, which is a trial of the setup, is not evaluated
+    unless it asks for it by `evaluate_every`.
+    """
     steps, interval, saves = run.training.steps, run.training.interval, job.save_every or run.training.interval
     evaluate = functools.partial(_evaluate, run, compiled, sampler(run, run.task.load(), job.samples))
-    if step == 0:
+    is_evaluated = steps > 1 or run.training.evaluate_every is not None
+    is_initial_due = step == 0 and is_evaluated
+    if is_initial_due and not _has_room_for_another(state, compiled):
         yield from evaluate(state, step)
-    for chunk in train_chunks(compiled, run, state, step, steps, chunk_steps(job.chunk_steps, interval, saves)):
+        is_initial_due = False
+    for chunk in train_chunks(compiled, run, state, step, steps, steps_per_call(run, job, compiled.device_group)):
         state, step = chunk.state, chunk.step
         curves = {name: [float(x) for x in numbers] for name, numbers in chunk.curves.items()}
-        tokens = chunk.steps * run.tokens_per_step
-        yield Progressed("", 1, chunk.steps, tokens, step, chunk.seconds, curves)
-        metrics = (yield from evaluate(state, step)) if step % interval == 0 else {}
+        if step == chunk.steps:
+            yield FirstLoss(1, curves["loss"][0])
+        if is_initial_due:
+            yield from evaluate(compiled.start(run, initial), 0)
+            is_initial_due, initial = False, None
+        yield Progressed("", 1, chunk.steps, chunk.steps * run.tokens_per_step, step, chunk.seconds, curves)
+        metrics = (yield from evaluate(state, step)) if is_evaluated and step % interval == 0 else {}
         diverged_at = int(state.diverged_at)
-        if step == steps and diverged_at == ALIVE and (scores := _numbers(compiled.test(state, run))):
+        is_trained = step == steps and diverged_at == ALIVE
+        if is_evaluated and is_trained and (scores := _numbers(compiled.test(state, run))):
             yield Evaluated(step, scores, is_test=True)
         if asked := distributed.all_reduce_max(stop.by or 0):
             stop.by = signal.Signals(asked)
@@ -272,6 +312,13 @@ def _evaluate(
                 text = sample(params, step)
             yield Sampled(step, *text)
     return metrics
+
+
+def _has_room_for_another(state: TrainState, compiled: CompiledRun) -> bool:
+    """True if the devices can hold a second state beside the training."""
+    another = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    memory = min(compiled.device_group.memory, USABLE_MEMORY * machine_bytes())
+    return jax.process_count() == 1 and compiled.bytes + another <= memory
 
 
 def _numbers(metrics: RunMetrics) -> dict[str, float]:

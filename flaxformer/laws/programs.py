@@ -10,16 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxprs_in_params
 
+from flaxformer.training.compiling import CompilerOptions, known_options
+
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
-FAST: dict[str, str | bool | int] = {
-    "xla_backend_optimization_level": 0,
+FAST: CompilerOptions = {
+    "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
 }
 """XLA options for programs that run a few times, where compilation takes most of the time."""
 
 
-def fast_jit(function: Callable[P, ResultT], **options: str | bool | int) -> Callable[P, ResultT]:
+def fast_jit(function: Callable[P, ResultT], **options: str | bool) -> Callable[P, ResultT]:
     """Return `jax.jit(function)` for functions that run a few times: on a CPU, with little optimization.
 
     JAX starts at the first call, which needs the platform, and not when a module is imported.
@@ -27,7 +30,7 @@ def fast_jit(function: Callable[P, ResultT], **options: str | bool | int) -> Cal
 
     @functools.cache
     def compile_once() -> Callable[P, ResultT]:
-        defaults = FAST if jax.default_backend() == "cpu" else {}
+        defaults = known_options(FAST) if jax.default_backend() == "cpu" else {}
         return jax.jit(function, compiler_options=defaults | options)
 
     @functools.wraps(function)

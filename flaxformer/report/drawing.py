@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Transform
 
@@ -72,8 +73,10 @@ def style_of(index: int) -> LineStyle:
 
 def add_hover_text(ax: Axes, x: float, y: float, text: str, transform: Transform | None = None) -> None:
     """Put an invisible marker on a point, by default of the data, which shows a text under the pointer in an SVG."""
-    place = ax.transData if transform is None else transform
-    ax.plot(x, y, "o", ms=7, color=GREY, mec="none", alpha=0, gid=POINT + text, zorder=9, label="_", transform=place)
+    marker = Line2D([x], [y], marker="o", ms=7, color=GREY, mec="none", alpha=0, gid=POINT + text, zorder=9)
+    marker.set_transform(ax.transData if transform is None else transform)
+    marker.set_in_layout(False)  # of many points, the layout would measure each
+    ax.add_artist(marker)
 
 
 def draw_estimate(

@@ -299,7 +299,8 @@ def save(figure: Drawing, folder: Path, name: str) -> str:
 
 def _svg(figure: Drawing) -> str:
     """A figure as SVG whose points show their text under the pointer."""
-    figure.draw_without_rendering()
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
     figure.set_layout_engine(None)  # laid out once, for all formats; under "none", each would be drawn twice
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata=METADATA["svg"])

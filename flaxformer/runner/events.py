@@ -41,6 +41,14 @@ class Compiled:
 
 
 @dataclasses.dataclass(frozen=True)
+class FirstLoss:
+    """The training loss of a single run at its first step, which `Progressed` reports with the steps of its chunk."""
+
+    step: int
+    loss: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Progressed:
     """Some trials of a group, or a single run, have made progress."""
 
@@ -89,4 +97,4 @@ class Finished:
     row: Row
 
 
-Event = Message | Started | Compiling | Compiled | Progressed | Evaluated | Sampled | Diverged | Finished
+Event = Message | Started | Compiling | Compiled | FirstLoss | Progressed | Evaluated | Sampled | Diverged | Finished

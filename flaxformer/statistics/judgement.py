@@ -16,7 +16,7 @@ False verdicts per 100 claims whose true mean difference is exactly the tested b
 | 1 in 10 fails, by 30 sd | 58.6 → 44.2 | 42.7 → 42.3 | 18.7 → 18.7 |
 | 1 in 50 fails, by 30 sd | 16.0 → 9.4 | 26.5 → 18.7 | 44.9 → 40.4 |
 
-`docs/verdicts.md` has the whole table, with families and power; experiments/statistics/error_rates.py computes both.
+`docs/error_rates.md` has the whole table, with families and power; experiments/statistics/error_rates.py computes both.
 """
 
 import dataclasses

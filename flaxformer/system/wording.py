@@ -65,4 +65,8 @@ def printable(text: str) -> str:
     Those are control characters other than line ends and tabs, marks of the direction of writing, other characters
     without a shape, and lone surrogates.
     """
-    return "".join(c if c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs" else "·" for c in text)
+    return "\n".join(line if line.isprintable() else _printable(line) for line in text.split("\n"))
+
+
+def _printable(line: str) -> str:
+    return "".join(c if c.isprintable() or c == "\t" or unicodedata.category(c) == "Zs" else "·" for c in line)

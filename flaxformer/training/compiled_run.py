@@ -16,10 +16,11 @@ of a stack are computed together by `vmap`; a stack of one gives, bit for bit, w
 """
 
 import functools
+import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import jax
@@ -87,6 +88,8 @@ class CompiledRun:
         self._scores: dict[tuple[object, ...], str] = {}
         """Names of the programs of named evaluations, by the shapes of their data."""
         self._functions = functions_of(run, stack_size, layout, measure, diagnose)
+        self._background: Future[None] | None = None
+        """Compilation of the programs that are not needed for the first step, by a thread."""
         self._state = self._replicated = None
         if device_group.mesh is not None:
             state = jax.eval_shape(functools.partial(start, layout=layout), run)
@@ -100,15 +103,44 @@ class CompiledRun:
         """Memory that the largest program needs on a device; 0 where the compiler does not tell."""
         return max(self._bytes.values(), default=0)
 
-    def compile(self, run: Run, steps: int, initial: InitialWeights | None = None) -> None:
+    def compile(
+        self, run: Run, steps: int, initial: InitialWeights | None = None, *, evaluations_later: bool = False
+    ) -> None:
         """Compile what a training calls, before its first call; `advance` for this number of steps.
 
         Threads compile them while the next one is traced; one thread for a GPU, on which the compiler measures kernels.
+
+        Args:
+          run: the run.
+          steps: number of steps per call of `advance`.
+          initial: weights to start from.
+          evaluations_later: return once `start` and `advance` are compiled. A thread compiles the other programs
+            meanwhile, and the first of them that is called waits for it.
         """
+        if run.training.offload_optimizer:
+            state = self.start(run, initial)  # its shapes do not show which arrays lie in the host's memory
+            training = []
+        else:
+            training = [self._start(run, initial)]
+            state = self._shapes(training[0])
+        if not self.source.on_host:  # the shapes of a chunk are known with the first one
+            training.append(self._advance(state, run, self.source, steps))
+        evaluations = self._evaluation_calls(state, run)
+        if not evaluations_later:
+            self._compile_all(itertools.chain(training, evaluations))
+            return
+        self._compile_all(training)
+        if not self.source.on_host:  # its `advance` is compiled at the first call, and is not to wait
+            thread = ThreadPoolExecutor(1)
+            self._background = thread.submit(self._compile_all, evaluations)
+            thread.shutdown(wait=False)
+
+    def _compile_all(self, calls: Iterable[ProgramCall]) -> None:
+        """Compile the programs of calls that are not compiled yet."""
         compiling: dict[str, Future[None]] = {}
         threads = ThreadPoolExecutor(1 if self._platform == "gpu" else None)
         try:
-            for call in self._calls(run, steps, initial):
+            for call in calls:
                 if call.name not in self.programs and call.name not in compiling:
                     compiling[call.name] = threads.submit(self._compile, call, self._lower(call))
             for pending in compiling.values():
@@ -116,21 +148,20 @@ class CompiledRun:
         finally:  # a compilation cannot be interrupted
             threads.shutdown(not interrupted.is_set(), cancel_futures=True)
 
-    def _calls(self, run: Run, steps: int, initial: InitialWeights | None) -> Iterator[ProgramCall]:
-        """Yield the calls of a training, with the shapes of its state."""
-        if run.training.offload_optimizer:
-            state = self.start(run, initial)  # its shapes do not show which arrays lie in the host's memory
-        else:
-            yield (call := self._start(run, initial))
-            state = self._shapes(call)
-        if not self.source.on_host:  # the shapes of a chunk are known with the first one
-            yield self._advance(state, run, self.source, steps)
+    def _evaluation_calls(self, state: TrainState, run: Run) -> Iterator[ProgramCall]:
+        """Yield the calls of evaluations and diagnostics."""
         yield self._evaluate(state, run, self._batches("evaluation"))
         for data in self._held_out.load_named("evaluation").values():
             if not self._is_like_task(data):
                 yield self._score(state, run, data)
         if self._functions.diagnose is not None:
             yield self._diagnose(state, run)
+
+    def _wait_for_background(self) -> None:
+        """Wait for the programs that `compile` left to a thread."""
+        if self._background is not None:
+            background, self._background = self._background, None
+            background.result()
 
     def _shapes(self, call: ProgramCall) -> TrainState:
         """The shapes of the state that a call gives, without calling it, and where its arrays will lie."""
@@ -160,6 +191,7 @@ class CompiledRun:
 
     def evaluate_with_errors(self, state: TrainState, run: Run) -> tuple[RunMetrics, RunMetrics]:
         """The metrics of `evaluate`; and their standard errors over the examples, such as validation_loss_se."""
+        self._wait_for_background()
         scores, measured = self._run(self._evaluate(state, run, self._batches("evaluation")))
         columns = task_columns(scores) | self._score_named(state, run, "evaluation")
         kept = without_errors(columns)
@@ -170,6 +202,7 @@ class CompiledRun:
 
         They are for the end of training: choices by them would make them optimistic.
         """
+        self._wait_for_background()
         batches, metrics = self._batches("test"), self._score_named(state, run, "test")
         if batches is None:
             return metrics
@@ -200,6 +233,7 @@ class CompiledRun:
 
     def diagnose(self, state: TrainState, run: Run) -> PyTree:
         """The diagnostics of the next step; None if the driver was given no such function."""
+        self._wait_for_background()
         return None if self._functions.diagnose is None else self._run(self._diagnose(state, run))
 
     def evaluation_params(self, state: TrainState, run: Run) -> Transformer:

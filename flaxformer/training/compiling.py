@@ -1,5 +1,7 @@
 """Options of the compiler for the programs of a training."""
 
+import functools
+
 import jax
 
 from flaxformer.nn.formulations import Formulation, with_formulations
@@ -38,12 +40,20 @@ def compiler_options(runs_once: bool) -> CompilerOptions:
 
 def compile_lowered(lowered: jax.stages.Lowered, runs_once: bool = False) -> jax.stages.Compiled:
     """Compile a program with those of its `compiler_options` that this version of XLA knows."""
-    options = compiler_options(runs_once)
-    while True:
-        try:
-            return lowered.compile(compiler_options=options)
-        except jax.errors.JaxRuntimeError as error:
-            unknown = [name for name in options if f"No such compile option: '{name}'" in str(error)]
-            if not unknown:
-                raise
-            del options[unknown[0]]
+    return lowered.compile(compiler_options=known_options(compiler_options(runs_once)))
+
+
+def known_options(options: CompilerOptions) -> CompilerOptions:
+    """Return those of the options that this version of XLA knows; it refuses any other."""
+    return {name: value for name, value in options.items() if _is_known(name, value)}
+
+
+@functools.cache
+def _is_known(name: str, value: str | bool) -> bool:
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options={name: value})
+    except jax.errors.JaxRuntimeError as error:
+        if f"No such compile option: '{name}'" in str(error):
+            return False
+        raise
+    return True

@@ -251,6 +251,7 @@ def test_flops_equal_the_count_of_the_package(monkeypatch):
 
 SMALLEST = {
     "compile": ["depth=1"],
+    "first_loss": ["--only", "train", "train-cached", "--reference", "train"],
     "first_step": ["--only", "now", "now-cached", "--reference", "now"],
     "folders": ["--only", "help", "status"],
     "scaling": ["axis=width,trials,cores", "factor=1,2", "--only", "flaxformer", "flaxformer-mesh"],

@@ -1,4 +1,4 @@
-"""The Python of docs/components.md runs, and each of its components works in a model."""
+"""The Python of the pages on components runs, and each of their components works in a model."""
 
 import functools
 import re
@@ -38,10 +38,13 @@ def broadcasting_as_in_a_users_program():
 
 @functools.cache
 def page():
-    """All names that the blocks of Python define, run in their order as one file."""
-    names = {"__name__": "components_page"}
-    for block in re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
-        exec(block, names)
+    """All names that the pages define; the blocks of Python of each are run in their order as a file."""
+    names = {}
+    for path in sorted((ROOT / "docs").glob("component*.md")):
+        file = {"__name__": path.stem}
+        for block in re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL):
+            exec(block, file)
+        names |= file
     return names
 
 
@@ -234,15 +237,15 @@ def test_the_task_optimizer_schedule_and_loss_term_train_together():
 
 def test_the_patterns_are_models():
     kinds = [type(own.attention).__name__ for own in page()["hybrid"].layer_configs]
-    assert kinds == ["LeakyMean"] * 3 + ["Attention"]
+    assert kinds == ["Retention"] * 3 + ["Attention"]
     every = [type(own.feed_forward).__name__ for own in page()["experts_in_every_second_layer"].layer_configs]
-    assert every == ["Dense", "Experts"] * 2
+    assert every == ["Dense", "MixtureOfExperts"] * 2
     assert page()["looped"].blocks == 1
 
 
 def test_the_study_measures_and_takes_the_commands_overrides():
     study = page()["study"]
-    assert [arm.name for arm in study.arms()] == [f"feed_forward={name}" for name in ("dense", "experts", "eight")]
+    assert [arm.name for arm in study.arms()] == [f"feed_forward={name}" for name in ("dense", "power", "cubic")]
     lines = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL).group(1).splitlines()
     for line in lines:
         changes = [word for word in shlex.split(line, comments=True) if "=" in word]

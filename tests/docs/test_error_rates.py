@@ -13,7 +13,8 @@ from flaxformer.statistics.paired_tests import SKEWNESS_FACTORS
 spec = importlib.util.spec_from_file_location("error_rates", ROOT / "experiments/statistics/error_rates.py")
 error_rates = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(error_rates)
-PAGE = (ROOT / "docs/verdicts.md").read_text()
+PAGE = (ROOT / "docs/error_rates.md").read_text()
+RULES = (ROOT / "docs/verdicts.md").read_text()
 LINES = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.count("|") > 8 and "---" not in line]
 TABLES = {
     error_rates.false_rates: [row for row in LINES if len(row) == len(error_rates.FALSE_HEADER)],
@@ -77,7 +78,7 @@ def test_differences_have_mean_0_and_standard_deviation_1(draw):
 
 
 def test_interim_analyses_have_the_error_rate_of_the_page():
-    shown = int(re.search(r"stops at the first verdict decides (\d+) % of the claims", PAGE).group(1)) / 100
+    shown = int(re.search(r"stops at the first verdict decides (\d+) % of the claims", RULES).group(1)) / 100
     assert error_rates.repeated_looks(2000) == pytest.approx(shown, abs=0.04)
 
 

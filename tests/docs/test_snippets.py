@@ -32,7 +32,7 @@ SMALL = {
         *("training.steps=2", "training.evaluate_every=1", "model.layers=1", "model.d_model=8", "--seeds", "2"),
         "model.feed_forward.d_ff=8",
     ],
-    "experts.py": ["training.steps=2", "model.d_model=8", "task.batch_size=4"],
+    "power.py": ["training.steps=2", "model.d_model=8", "task.batch_size=4"],
 }
 """Further words for commands on these files: small models and few steps; the page's own overrides come after them."""
 FEW = ["task.evaluation_batches=1"]
@@ -42,7 +42,7 @@ LONGER = re.compile(r"training\.steps=\d+")
 """A page's own number of steps, which a small model takes as 6."""
 NEEDS_COMMANDS = {"long_runs", "own_data"}
 """Pages whose Python reads what their commands write."""
-RUN_ELSEWHERE = NEEDS_COMMANDS | {"components"}
+RUN_ELSEWHERE = NEEDS_COMMANDS | {name for name in PAGES if name.startswith("component")}
 """Pages whose Python runs in `test_every_command_runs` or in test_component_guide.py."""
 
 
@@ -194,7 +194,7 @@ def test_every_command_runs(tmp_path, monkeypatch, capsys):
     folder = with_files_of_pages(tmp_path)
     train_with_weights(folder)
     monkeypatch.chdir(folder)
-    (folder / "experts.py").write_text(
+    (folder / "power.py").write_text(
         "\n".join(block.text for block in blocks(PAGES["components"]) if block.language == "python")
     )
     for page in PAGES:

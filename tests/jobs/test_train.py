@@ -5,6 +5,7 @@ import importlib.util
 import io
 import re
 import signal
+import sys
 
 import jax
 import numpy as np
@@ -24,14 +25,16 @@ from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import Job, train
 from flaxformer.jobs.log import Log
 from flaxformer.jobs.progress import RunTotals, follow
-from flaxformer.runner.events import Compiled, Diverged, Evaluated, Progressed, Sampled, Started
+from flaxformer.jobs.train import steps_per_call
+from flaxformer.runner.events import Compiled, Diverged, Evaluated, FirstLoss, Progressed, Sampled, Started
 from flaxformer.store.job_log import read
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
 from flaxformer.tasks import Copy, TokenFiles
-from flaxformer.training import AdamW, Run, Training, evaluate, evaluation_params, start
+from flaxformer.training import AdamW, Run, Training, compiling, evaluate, evaluation_params, start
 from flaxformer.training.compiled_run import CompiledRun
+from flaxformer.training.device_group import DeviceGroup
 
 RUN = Run(
     model=ModelConfig(
@@ -100,11 +103,11 @@ def test_a_run_yields_its_events(whole):
 
 @pytest.mark.long
 def test_each_program_is_compiled_once_before_the_first_step(monkeypatch, tmp_path):
+    compiling.known_options(compiling.ONCE_ON_CPU)  # compiles a program per option, once
     own, compiled = jax.stages.Lowered.compile, []
 
     def counted(lowered, **options):
-        if lowered not in compiled:  # a program may be tried again without options that XLA does not know
-            compiled.append(lowered)
+        compiled.append(lowered)
         return own(lowered, **options)
 
     def priced(run):
@@ -115,7 +118,7 @@ def test_each_program_is_compiled_once_before_the_first_step(monkeypatch, tmp_pa
     stop, job = Stop(), Job(output=tmp_path, chunk_steps=2, save_every=2)
     for event in train(RUN, job, stop):
         if isinstance(event, Progressed):
-            assert len(compiled) == 3  # start, advance and evaluate
+            assert len(compiled) == 3  # start, advance and evaluate, before the first steps are reported
             stop.by = signal.SIGTERM
     for kinds in ([Started, Compiled, Progressed], [Started]):  # a resumed run; one that has ended
         compiled.clear()
@@ -132,12 +135,49 @@ def test_each_program_is_compiled_once_before_the_first_step(monkeypatch, tmp_pa
 @pytest.mark.parametrize("error", [MemoryError("advance needs 9 TB"), UserError("no such kernel")], ids=repr)
 def test_a_run_that_does_not_compile_leaves_its_folder_to_another(monkeypatch, tmp_path, error):
     with monkeypatch.context() as broken:
-        broken.setattr(CompiledRun, "compile", lambda *arguments: (_ for _ in ()).throw(error))
+        broken.setattr(CompiledRun, "compile", lambda *arguments, **options: (_ for _ in ()).throw(error))
         with pytest.raises(type(error)):
             trained(tmp_path)
     assert not (tmp_path / "config.json").exists()
     other = RUN.replace(seed=5)
     assert next(iter(train(other, Job(output=tmp_path), Stop()))) == Started(0)
+
+
+def lines(folder):
+    return [untimed(line) for line in read(folder / "log.jsonl")]
+
+
+@pytest.mark.parametrize("devices", [None, Devices(data=2)], ids=str)
+def test_the_first_loss_comes_before_the_first_evaluation(monkeypatch, tmp_path, devices):
+    """The log has the lines of a run that evaluates its initial state first, for lack of memory for a second state."""
+    events = [type(event) for event in trained(tmp_path / "room", devices=devices)]
+    assert events[:5] == [Started, Compiled, FirstLoss, Evaluated, Progressed]
+    monkeypatch.setattr(sys.modules["flaxformer.jobs.train"], "machine_bytes", lambda: 0)
+    events = [type(event) for event in trained(tmp_path / "none", devices=devices)]
+    assert events[:5] == [Started, Compiled, Evaluated, FirstLoss, Progressed]
+    assert lines(tmp_path / "room") == lines(tmp_path / "none")
+    assert results(tmp_path / "room")[2] == results(tmp_path / "none")[2]
+
+
+def test_a_run_of_one_step_is_not_evaluated_unless_it_asks(tmp_path):
+    run = replace_at(RUN, {"training.steps": 1, "training.evaluate_every": None})
+    trial, asked = tmp_path / "trial", tmp_path / "asked"
+    events = trained(trial, run)
+    assert [type(event) for event in events] == [Started, Compiled, FirstLoss, Progressed]
+    assert events[2].loss == events[3].curves["loss"][0]
+    assert Checkpoints(trial).steps() == [1]
+    assert main(["report", str(trial)]) == 0
+    trained(asked, replace_at(run, {"training.evaluate_every": 1}))
+    assert [(line["kind"], line["step"]) for line in lines(asked)[1:]] == [
+        ("evaluation", 0), ("steps", 1), ("evaluation", 1), ("test", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("d_model", "expected"), [(6, 6), (6000, 1)])
+def test_a_chunk_of_a_large_model_is_short(d_model, expected):
+    """Six steps are the interval of evaluations; a step of the large model takes a second and more."""
+    run = replace_at(RUN, {"model.d_model": d_model, "task.batch_size": 64})
+    assert steps_per_call(run, Job(output="unused"), DeviceGroup.of(None)) == expected
 
 
 class OnTestData:

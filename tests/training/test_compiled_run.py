@@ -67,13 +67,17 @@ def test_runs_of_a_stack_are_those_trained_alone_up_to_rounding():
 @pytest.mark.slow
 @pytest.mark.parametrize("stack_size", [None, 2])
 @pytest.mark.parametrize("devices", [None, Devices(data=2), Devices(fsdp=2)], ids=str)
-def test_compile_compiles_what_training_calls(stack_size, devices):
-    """The programs are those of the first calls, and later calls find them."""
+@pytest.mark.parametrize("later", [False, True])
+def test_compile_compiles_what_training_calls(stack_size, devices, later):
+    """The programs are those of the first calls, and later calls find them; `later`, the first evaluation waits."""
     options = {"stack_size": stack_size, "diagnose": lambda state, run, source: state.step}
     group = DeviceGroup.of(devices)
     run = group.device_put(RUN if stack_size is None else stacked(RUNS[:stack_size]))
     compiled, called = (CompiledRun(RUN, group, **options) for _ in range(2))
-    compiled.compile(run, 3)
+    compiled.compile(run, 3, evaluations_later=later)
+    if later:
+        assert {"start", "advance 3"} <= set(compiled.programs)
+        compiled.evaluate(compiled.start(run), run)
     programs = dict(compiled.programs)
     assert set(programs) == {"start", "advance 3", "evaluate", "diagnose"}
     for own in (compiled, called):
@@ -117,12 +121,12 @@ def test_programs_compiled_beforehand_run_on_their_device(model, stack_size):
 @pytest.mark.every(3)
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_an_error_of_the_compiler_ends_compile(monkeypatch, number):
+    compiling.known_options(compiling.ONCE_ON_CPU)  # compiles a program per option, once
     own, calls = jax.stages.Lowered.compile, []
 
     def fail(lowered, **options):
-        if lowered not in calls:  # a program may be tried again without options that XLA does not know
-            calls.append(lowered)
-        if calls.index(lowered) == number - 1:
+        calls.append(lowered)
+        if len(calls) == number:
             raise UserError("the program does not fit")
         return own(lowered, **options)
 
@@ -131,6 +135,19 @@ def test_an_error_of_the_compiler_ends_compile(monkeypatch, number):
     with pytest.raises(UserError, match="the program does not fit"):
         compiled.compile(RUN, 3)
     assert len(compiled.programs) == len(calls) - 1
+
+
+@pytest.mark.long
+def test_an_error_of_an_evaluation_that_is_compiled_later_ends_its_first_call(monkeypatch):
+    def fail(state, run):
+        raise UserError("the evaluation does not fit")
+
+    compiled = CompiledRun(RUN, DeviceGroup.of(None))
+    monkeypatch.setattr(compiled, "_evaluation_calls", lambda state, run: (fail(state, run) for _ in (0,)))
+    compiled.compile(RUN, 3, evaluations_later=True)
+    state = compiled.start(RUN)
+    with pytest.raises(UserError, match="the evaluation does not fit"):
+        compiled.evaluate(state, RUN)
 
 
 def test_replicated_axes_are_logged(monkeypatch, caplog):

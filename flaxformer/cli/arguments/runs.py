@@ -71,7 +71,9 @@ class Train:
     )
     keep_last: Annotated[int, option("N", "2", "number of newest checkpoints to keep")] = 2
     keep_best: Annotated[int, option("N", "1", "number of best checkpoints to keep")] = 1
-    chunk_steps: Annotated[int, option("N", "50", "steps between two updates of the progress")] = 50
+    chunk_steps: Annotated[
+        int | None, option("N", "about a second's work, at most 50", "steps between two updates of the progress")
+    ] = None
     formulations: FormulationsOption = "auto"
     layout: Annotated[LAYOUTS, option("KIND", "auto: by depth", "layers: auto, unrolled or scanned")] = "auto"
     samples: Annotated[
