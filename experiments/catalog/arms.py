@@ -20,6 +20,7 @@ from flaxformer import (
     Adopt,
     Alibi,
     BatchNorm,
+    Block,
     Constant,
     Cosine,
     DeepNorm,
@@ -40,7 +41,7 @@ from flaxformer import (
     ScheduleFree,
     Sinusoidal,
 )
-from flaxformer.catalog import mechanisms, variants
+from flaxformer.catalog import EngramNetwork, mechanisms, variants
 
 Changes = Mapping[str, object]
 """Value at each path of the baseline."""
@@ -132,7 +133,12 @@ SIZES: Mapping[str, Changes] = {
     "bigram embedding": {"model.feed_forward.rows": 1024},
     "block selection": {"model.attention.block": 8, "model.attention.selected": 3},
     "clipped experts": {"model.feed_forward.d_ff": 64},
+    "Engram": {
+        "model.pattern": (Block(), Block(feed_forward=EngramNetwork(d_ff=192, hashes=2, rows=509, slot=16))),
+    },
     "experts": {"model.feed_forward.d_ff": 96},
+    "gated norm": {"model.norm_kind.rank": 4},
+    "latent experts": {"model.feed_forward.d_ff": 176},
     "2 of 8, biased": {"model.feed_forward.d_ff": 96},
     "1 shared, 1 of 7": {"model.feed_forward.d_ff": 96},
     "capacity 2": {"model.feed_forward.d_ff": 96},
@@ -141,6 +147,13 @@ SIZES: Mapping[str, Changes] = {
     "Hyena": {"model.attention.length": 64, "model.attention.hidden": 16},
     "Mamba": {"model.attention.expansion": 1},
     "Mamba-2": {"model.attention.expansion": 1, "model.attention.d_state": 16},
+    "Mamba-3": {"model.attention.expansion": 1, "model.attention.d_state": 16},
+    "native sparse attention": {
+        "model.attention.block": 8,
+        "model.attention.selected": 4,
+        "model.attention.local": 16,
+    },
+    "PaTH": {"model.attention.rank": 8},
     "RWKV-7": {
         "model.attention.decay_rank": 8,
         "model.attention.rate_rank": 8,
@@ -171,16 +184,19 @@ LABELS: Mapping[str, str] = {
     "sigmoid": "sigmoid attention",
     "survival 1/2": "stochastic depth",
     "an eighth of the tokens": "mixture of depths",
+    "halting": "adaptive computation",
     "pairs of layers": "cross-layer keys and values",
 }
 """Labels that say more beside those of other mechanisms than the catalog's."""
 
 LEFT_OUT: Mapping[str, str] = {
+    "fill_in_the_middle": "its loss is of other tokens in another order; it is not the loss of the text",
+    "masked_diffusion": "its loss is a bound of the text's, and that of the baseline is exact",
     "adaptive_softmax": "its bands are of rare words; bytes are 256, and not sorted by frequency",
 }
 """Mechanisms of the catalog that are not compared here, with the reason."""
 
-RATES: Mapping[str, float] = {"Lion": 0.1}
+RATES: Mapping[str, float] = {"Lion": 0.1, "Kron": 0.3, "Prodigy": 100.0}
 """Middle of the tried learning rates of an arm, in units of the baseline's, where it is another."""
 
 EXPERTS = "experts"
@@ -192,6 +208,7 @@ ROUTED = (
     "loss_free_balancing",
     "shared_expert",
     "expert_choice",
+    "latent_experts",
     "switch_routing",
 )
 """Mechanisms of that family."""

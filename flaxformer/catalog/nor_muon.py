@@ -44,7 +44,7 @@ class NorMuon(Muon):
             return self.neuron_decay * v + (1 - self.neuron_decay) * mean_square(u, axes)
 
         def scaled(v: Array, u: Array, axes: Any) -> Array:
-            if not is_matrix(axes):
+            if not axes.is_layer_matrix:
                 return u
             places = (*axes.as_matrix[1], *axes.as_matrix[2])
             even = u / (jnp.sqrt(v) + self.neuron_epsilon)
@@ -55,14 +55,9 @@ class NorMuon(Muon):
         return jax.tree.map(scaled, state, updates, axes), state
 
 
-def is_matrix(axes: Any) -> bool:
-    """True for the weights that Muon treats as matrices."""
-    return axes.in_layer and bool(axes.fan_in) and axes.as_matrix is not None
-
-
 def mean_square(u: Array, axes: Any) -> Array:
     """Return the mean square over the inputs of each neuron, 0 for a weight that is not a matrix."""
-    return jnp.square(u).mean(axes.as_matrix[1], keepdims=True) if is_matrix(axes) else jnp.zeros((), u.dtype)
+    return jnp.square(u).mean(axes.as_matrix[1], keepdims=True) if axes.is_layer_matrix else jnp.zeros((), u.dtype)
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {"NorMuon": {"optimizer": NorMuon}}

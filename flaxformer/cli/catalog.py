@@ -33,6 +33,13 @@ Every mechanism passes `flaxformer check`; the last column has the independent i
 gradients are equal. What each does to the loss of a small model is in [effects of the
 catalog](../experiments/catalog/README.md). This page is written by `flaxformer catalog --markdown`.
 """
+ABSENT = {
+    "Batch-size schedule": "a run is one compiled program, whose batches have one shape",
+    "Distillation from a kept run": "a loss term sees the batch and the weights that train; those of another model "
+    "would have to be data of the run, with a part in its identity",
+    "Sophia": "its estimate of the Hessian's diagonal is a second gradient, of sampled targets; a step takes one",
+}
+"""Mechanisms that recent comparisons include and that the catalog does not have, with the reason."""
 COLUMNS = ("mechanism", "what it does", "source", "cost", "verified against")
 
 
@@ -100,6 +107,9 @@ def page(chosen: Sequence[Mechanism]) -> Iterator[str]:
             link = f"[{mechanism.name}](../flaxformer/catalog/{mechanism.module}.py)"
             yield f"| {link} | {mechanism.summary} | {mechanism.source} | {mechanism.cost} | {mechanism.verified} |"
         yield ""
+    yield "## Not in the catalog\n"
+    yield from (f"- {name}: {reason}." for name, reason in ABSENT.items())
+    yield ""
 
 
 def _by_family(chosen: Sequence[Mechanism]) -> Iterator[tuple[str, Iterator[Mechanism]]]:

@@ -205,6 +205,8 @@ class Context(Node):
     the residual rule of a branch get the same key: if two of them draw random numbers, one must fold in a number."""
     batch_key: Array | None = None
     """`key` of the whole batch, where this is a part of it (see `dropout`)."""
+    layer_key: Array | None = None
+    """Random key that the branches of a layer share, in training, for a draw of all of them."""
     rows: Int[Array, " B"] | None = None
     """Index of each example in the batch, in a micro-batch or on one of several devices; None for a whole batch."""
     layer: Int[Array, ""] | int | None = None

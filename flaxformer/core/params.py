@@ -27,6 +27,7 @@ All random numbers of a run derive from `jax.random.key(seed)` as this table say
 | …, embedding | dropout of the embedded tokens |
 | …, blocks, layer, branch | dropout of a branch's update |
 | …, blocks, layer, branch, component | random numbers of the branch's component (`Context.key`) |
+| …, blocks, layer, shared | random numbers that the branches of a layer share (`Context.layer_key`) |
 | …, head | random numbers of the head (`Context.key`) |
 | …, encoder, … | the same for the encoder |
 | samples, step | texts that a job generates at a step |

@@ -1,10 +1,13 @@
 """Properties of each weight of a tree, from its declaration: weight decay, training, and named axes."""
 
 import dataclasses
+import math
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
 
 from flaxformer.core.params import (
     AdaptedWeight,
@@ -66,6 +69,34 @@ class Axes:
         summed = self.fan_in or (("vocabulary",) if "vocabulary" in self.names else ())
         places = matrix_places(self.names, summed, (*leading, *self.batch))
         return places if places[1] and places[2] else None
+
+    @property
+    def is_layer_matrix(self) -> bool:
+        """True for a linear map of a layer, which an optimizer such as Muon moves as a whole."""
+        return self.in_layer and bool(self.fan_in) and self.as_matrix is not None
+
+    def matrices(self, x: Array) -> Float[Array, "*stacked n_in n_out"]:
+        """Return a weight with one axis of all that is summed over and one of all results, behind the stacked ones.
+
+        Raises:
+          ValueError: the weight is not a matrix.
+        """
+        order, lengths = self._order(x.shape)
+        stacked = len(self.as_matrix[0]) if self.as_matrix else 0
+        return x.transpose(order).reshape(*(x.shape[place] for place in order[:stacked]), *lengths)
+
+    def from_matrices(self, matrices: Float[Array, "*stacked n_in n_out"], shape: tuple[int, ...]) -> Array:
+        """Return matrices in the shape of the weight: the inverse of `matrices`."""
+        order, _ = self._order(shape)
+        return matrices.reshape(tuple(shape[place] for place in order)).transpose(np.argsort(order))
+
+    def _order(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, int]]:
+        """Return the places of all axes, stacked ones first, and the numbers of inputs and of outputs of a matrix."""
+        if self.as_matrix is None:
+            raise ValueError(f"{self.path} has axes {self.names}; expected a matrix")
+        stacked, summed, result = self.as_matrix
+        inputs, outputs = (math.prod(shape[place] for place in places) for places in (summed, result))
+        return (*stacked, *summed, *result), (inputs, outputs)
 
     def of_adapter(self, name: str, dimensions: int) -> "Axes":
         """The axes of an adapter's array: those along which matrices are stacked, and the array's own."""

@@ -19,7 +19,7 @@ from flaxformer.core.pytree import Node
 from flaxformer.model.cache import BlockState
 from flaxformer.model.context import with_attention_positions
 from flaxformer.model.norm import normalise
-from flaxformer.nn.dropout import dropout
+from flaxformer.nn.dropout import dropout, part_key
 
 BranchResult = tuple[Float[Array, "*batch T D"], dict[str, Array], Aux, BlockState | None]
 """Update of a branch, the activations that it names, its `Aux`, and the decoding state."""
@@ -163,7 +163,9 @@ class _ResidualBranch:
         self.key = None if context.batch_key is None else fold_in_name(context.batch_key, name)
         # Another key than that of the dropout, which would give equal numbers for equal shapes.
         component_key = None if self.key is None else fold_in_name(self.key, "component")
-        self.edited = context.for_branch(name).with_key(component_key)
+        shared_key = None if context.batch_key is None else fold_in_name(context.batch_key, "shared")
+        layer_key = None if shared_key is None else part_key(shared_key, context.rows)
+        self.edited = context.for_branch(name).with_key(component_key).replace(layer_key=layer_key)
         self.edit = self.edited.edit
         self.context = self.edited.replace(edits=None)  # the points of a branch are those of its component
 

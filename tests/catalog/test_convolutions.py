@@ -1,9 +1,10 @@
 """Lightweight and dynamic convolutions, Canon layers and Hyena equal their sums over earlier tokens."""
 
 import numpy as np
+import pytest
 from recurrences import D, T, assert_equals, convolved, into, sigmoid
 
-from flaxformer.catalog import CanonAttention, CanonDense, DynamicConvolution, Hyena, LightweightConvolution
+from flaxformer.catalog import CanonAttention, CanonDense, CanonHeads, DynamicConvolution, Hyena, LightweightConvolution
 from flaxformer.nn import Causal
 
 N, WIDTH = 2, 3
@@ -42,12 +43,29 @@ def attention(weights, x):
     query, key, value = (
         into(x, getattr(weights, name)) + getattr(weights, f"{name}_bias") for name in ("query", "key", "value")
     )
+    return attention_of(weights, query, key, value)
+
+
+def attention_of(weights, query, key, value):
     outputs = np.zeros((T, D))
     for t in range(T):
         for head in range(N):
             shares = softmax(key[: t + 1, head] @ query[t, head] / np.sqrt(D // N))
             outputs[t] += shares @ value[: t + 1, head] @ weights.out[head]
     return outputs + weights.out_bias
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_canon_heads_are_attention_of_queries_keys_and_values_with_their_convolutions(bias):
+    def reference(weights, x):
+        x = x + convolved(x, weights.kernel)
+        heads = []
+        for name in ("query", "key", "value"):
+            plain = into(x, getattr(weights, name)) + (getattr(weights, f"{name}_bias") if bias else 0)
+            heads.append(plain + convolved(plain, getattr(weights, f"{name}_kernel")))
+        return attention_of(weights, *heads)
+
+    assert_equals(CanonHeads(heads=N, width=4, bias=bias), reference, mask=Causal())
 
 
 def test_canon_attention_is_attention_of_the_input_and_its_convolution():

@@ -11,6 +11,7 @@ from flaxformer.catalog import (
     BigramEmbedding,
     ClippedExperts,
     ExpertChoice,
+    LatentExperts,
     LossFreeBalancing,
     ProductKeyMemory,
     SharedExperts,
@@ -177,3 +178,22 @@ def test_bigram_embedding_equals_a_loop_with_padding():
         dense = np.maximum(x[t] @ weights.up + weights.up_bias, 0) @ weights.down + weights.down_bias
         np.testing.assert_allclose(actual[t], dense + weights.scale * weights.pairs[row], rtol=1e-5, atol=1e-5)
         before = int(tokens[t])
+
+
+@pytest.mark.long
+def test_latent_experts_equal_their_equation():
+    component = LatentExperts(experts=E, active=2, d_ff=F, d_latent=3)
+
+    def reference(weights, x):
+        rows = []
+        for t in range(T):
+            p, z = probabilities(weights, x[t]), x[t] @ weights.enter
+            gates = jnp.where(largest(p, 2), p, 0)
+            gates = gates / gates.sum()
+            rows.append(sum(gates[e] * expert(weights.up[e], weights.down[e], z) for e in range(E)) @ weights.leave)
+        return jnp.stack(rows)
+
+    weights, aux = check(component, reference)
+    assert set(aux.losses) == {"balance"}
+    assert weights.up.shape == (E, 3, F)
+    assert LatentExperts().axis_sizes({"d_model": 64})["d_latent"] == 16
