@@ -14,6 +14,7 @@ from flaxformer.cli.arguments.options import FAILED, USER_ERROR
 from flaxformer.cli.inputs import check_inputs
 from flaxformer.cli.mistakes import check_words, end_of_pipe, message
 from flaxformer.cli.parsing import parse, show_help
+from flaxformer.cli.remote_folders import local_folders
 from flaxformer.cli.terminal import safe_console
 from flaxformer.system.garbage import without_collections
 from flaxformer.system.interrupts import interrupt_on_signals, raise_if_interrupted
@@ -68,10 +69,11 @@ def _run(words: Sequence[str], is_shell: bool, console: Console, errors: Console
         module = importlib.import_module(f"flaxformer.cli.{words[0]}")
     if is_shell:
         interrupt_on_signals()  # until here, signals end the process at once
-    if not hasattr(command, "formulations"):
-        return int(module.main(command, console))
-    with importlib.import_module("flaxformer.nn.formulations").using(command.formulations):
-        return int(module.main(command, console))
+    with local_folders(words[0], command) as local_command:
+        if not hasattr(command, "formulations"):
+            return int(module.main(local_command, console))
+        with importlib.import_module("flaxformer.nn.formulations").using(command.formulations):
+            return int(module.main(local_command, console))
 
 
 def versions() -> str:

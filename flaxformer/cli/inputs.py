@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 from flaxformer.system.errors import UserError
+from flaxformer.system.objects import url_of
 from flaxformer.system.python_files import assigned_names, find_experiment, near_names, siblings
 
 DEFINES = {"plan": "study", "declare": "study", "run": "study", "train": "run", "improve": "ledger"}
@@ -24,7 +25,7 @@ def check_inputs(name: str, command: object) -> None:
         another command.
     """
     folder, file = getattr(command, "directory", None), getattr(command, "file", None)
-    if isinstance(folder, Path) and not folder.exists():
+    if isinstance(folder, Path) and url_of(folder) is None and not folder.exists():
         near = near_names(folder, (path for path in siblings(folder) if path.is_dir()))
         raise UserError(f"no folder '{folder}'; {near or 'expected a folder of results'}")
     if isinstance(file, Path) and name in (*DEFINES, "check", "noise"):

@@ -11,6 +11,7 @@ from flaxformer.cli.arguments import Prepare
 from flaxformer.data import prepare
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
+from flaxformer.system.objects import url_of
 
 
 def main(arguments: Prepare, console: Console) -> int:
@@ -19,7 +20,8 @@ def main(arguments: Prepare, console: Console) -> int:
     console.print(fit_width(counts_table(about), console.width))
     task = "PairedTokens" if about["pairs"] else "TokenFiles"
     vocabulary = f"vocabulary of {about['vocabulary']:,} tokens ({arguments.tokenizer})"
-    for line in (f"{vocabulary}; data in {arguments.output}", f'task={task}(path="{arguments.output}")'):
+    output = url_of(arguments.output) or arguments.output
+    for line in (f"{vocabulary}; data in {output}", f'task={task}(path="{output}")'):
         console.print(Text(line), soft_wrap=True)
     return 0
 

@@ -11,6 +11,7 @@ import numpy as np
 from flaxformer.data.compressed import matching, read_bytes
 from flaxformer.data.lines import character_boundary, decode_utf8, refuse_structured
 from flaxformer.system.errors import UserError
+from flaxformer.system.remote_data import local_path
 
 MODULES = """
 _collections_abc _pydecimal _pyio _strptime _weakrefset abc argparse ast base64 bdb bisect bz2 cProfile calendar cmd
@@ -77,7 +78,7 @@ def read_text_files(path: str, pattern: str, validation_tenths: int, is_text: bo
     Raises:
       UserError: there is no such file, no file matches the pattern, or a file is not UTF-8, or is not text by its name.
     """
-    root = Path(path).expanduser()
+    root = local_path(path)
     if root.is_file():
         refuse_structured(root, "text")
         data = _read_file(root, is_text)

@@ -18,6 +18,7 @@ from flaxformer.data.lines import (
 from flaxformer.data.rows import HUB_FILES, READERS, find_table, read_rows
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
+from flaxformer.system.remote_data import local_path
 
 PIECE = 2**20
 """Bytes of a text file in memory at a time; a piece ends at the end of a line, if it has one."""
@@ -68,13 +69,13 @@ class Texts:
 
     def __iter__(self) -> Iterator[Document]:
         if self.target is not None:
-            yield from self._read_pairs(Path(self.source).expanduser(), Path(self.target).expanduser())
+            yield from self._read_pairs(local_path(self.source, "source"), local_path(self.target, "target"))
             return
         is_hub_file = self.source.startswith(HUB_FILES)
         if self.source.startswith(HUB) and not is_hub_file:
             yield from self._row_documents(self.source, self._read_hub())
             return
-        root = find_table(self.source, "source") if is_hub_file else Path(self.source).expanduser()
+        root = find_table(self.source, "source") if is_hub_file else local_path(self.source, "source")
         if root.is_file() and suffix_of(root).lower() not in READERS:
             yield from self._split_file(root)
             return

@@ -1,7 +1,6 @@
 """Pairs of lines, of which the second translates the first, from two text files or from prepared tokens."""
 
 import functools
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from flaxformer.data.corpus import tenth
 from flaxformer.data.lines import read_line_pairs
 from flaxformer.data.tokenizer import Tokenizer
+from flaxformer.system.remote_data import local_path
 
 
 class Pair(NamedTuple):
@@ -32,7 +32,7 @@ def read_pairs(source_path: str, target_path: str, encoding: Tokenizer) -> list[
     Raises:
       UserError: a file is missing, the files have different numbers of lines, or a line cannot be encoded.
     """
-    first, second = Path(source_path).expanduser(), Path(target_path).expanduser()
+    first, second = local_path(source_path, "source_path"), local_path(target_path, "target_path")
     lines = read_line_pairs(first, second, encoding.is_text, names=("source_path", "target_path"))
     return [
         Pair(encoding.encode(source), encoding.encode(target), tenth(source + b"\n" + target))

@@ -20,9 +20,12 @@ from flaxformer.data.token_files import (
     read_description,
 )
 from flaxformer.data.tokenizer import Tokenizer, make_character_file, read_tokenizer, token_dtype, train_bpe
+from flaxformer.system import objects
 from flaxformer.system.digests import write_document
 from flaxformer.system.errors import UserError
 from flaxformer.system.links import check_not_dangling
+from flaxformer.system.objects import url_of
+from flaxformer.system.remote_data import cache_folder, local_path
 
 
 def prepare(
@@ -65,8 +68,8 @@ def prepare(
     if target is not None and end:
         raise UserError("end is True; expected False for pairs, to which PairedTokens adds start and end")
     texts = Texts(
-        source=str(source),
-        target=None if target is None else str(target),
+        source=url_of(source) or str(source),
+        target=None if target is None else url_of(target) or str(target),
         field=field,
         drop=tuple(filter(None, drop.split(",") if isinstance(drop, str) else drop)),
         pattern=pattern,
@@ -76,6 +79,11 @@ def prepare(
         utf8=tokenizer != "bytes",
     )
     recipe = _recipe(texts, tokenizer, vocabulary, end)
+    url = url_of(output)
+    if url is not None and objects.info(f"{url}/data.json") is not None:
+        root = local_path(url, "output")
+    elif url is not None:
+        root = cache_folder("prepared", url) / secrets.token_hex(8)
     if root.exists():
         return _check_existing(root, recipe, texts)
     check_not_dangling(root)
@@ -84,11 +92,27 @@ def prepare(
     beside.mkdir()
     try:
         description = _write_folder(beside, texts, tokenizer, vocabulary, end, recipe)
-        beside.rename(root)
-    except BaseException:
+        if url is None:
+            beside.rename(root)
+        else:
+            _store(beside, url)
+    finally:
         shutil.rmtree(beside, ignore_errors=True)
-        raise
     return description
+
+
+def _store(folder: Path, url: str) -> None:
+    """Store a complete folder in object storage; data.json, without which no task reads it, comes last.
+
+    Raises:
+      UserError: another process has stored the folder meanwhile.
+    """
+    last = folder / "data.json"
+    for file in sorted(folder.iterdir()):
+        if file != last:
+            objects.upload(file, f"{url}/{file.name}")
+    if not objects.create(f"{url}/data.json", last.read_bytes()):
+        raise UserError(f"output is '{url}', which another process has written meanwhile; expected a new folder")
 
 
 def _recipe(texts: Texts, tokenizer: str, vocabulary: int | None, end: bool) -> dict[str, object]:
@@ -191,7 +215,7 @@ def _tokenizer_file(texts: Texts, tokenizer: str, vocabulary: int | None) -> byt
     """Return the content of the tokenizer's file, made from the texts or copied; None for bytes."""
     if tokenizer in TOKENIZERS:
         return TOKENIZERS[tokenizer](texts, vocabulary or 0)
-    return Path(tokenizer).expanduser().read_bytes()
+    return local_path(tokenizer, "tokenizer").read_bytes()
 
 
 def _read_texts(texts: Texts, with_validation: bool) -> Iterator[str]:

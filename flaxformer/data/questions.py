@@ -9,6 +9,7 @@ from typing import NamedTuple
 from flaxformer.data.compressed import read_bytes
 from flaxformer.data.lines import parse_json_object, read_lines, text_field
 from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.remote_data import local_path
 
 
 class Question(NamedTuple):
@@ -62,7 +63,7 @@ def file_fingerprint(path: str) -> dict[str, object]:
 
 
 def _file(path: str) -> Path:
-    file = Path(path).expanduser()
+    file = local_path(path)
     if not file.is_file():
         raise UserError(f"path is '{path}', which is not a file; expected JSON lines, one question each")
     return file

@@ -23,6 +23,7 @@ from flaxformer.data.compressed import open_bytes, read_bytes, suffix_of
 from flaxformer.data.lines import STRUCTURED, check_characters, check_names, decode_utf8, parse_json_object
 from flaxformer.system.errors import UserError, quote
 from flaxformer.system.extras import library
+from flaxformer.system.remote_data import local_path
 
 ROWS = 1024
 """Rows of a Parquet file in memory at a time."""
@@ -63,7 +64,7 @@ def find_table(path: str, name: str = "path") -> Path:
             return Path(hub.hf_hub_download(repository, parts[2], repo_type="dataset", revision=revision or None))
         except Exception as error:  # of the library, of its HTTP client, or of the file system
             raise UserError(f"{name} is '{path}', which cannot be downloaded: {str(error).splitlines()[0]}") from None
-    file = Path(path).expanduser()
+    file = local_path(path, name)
     if not file.is_file():
         kind = "a folder; expected one file" if file.is_dir() else "not a file; expected a table"
         raise UserError(f"{name} is '{path}', which is {kind} ({', '.join(READERS)})")

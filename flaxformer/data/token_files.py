@@ -18,6 +18,7 @@ import numpy as np
 
 from flaxformer.system.digests import read_document
 from flaxformer.system.errors import UserError
+from flaxformer.system.remote_data import local_path
 
 FORMAT = "flaxformer tokens 2"
 SIDES = ("train", "validation")
@@ -117,7 +118,7 @@ def verify(path: str) -> None:
 
 
 def _open(path: str, fully: bool) -> TokenFolder:
-    root = Path(path).expanduser()
+    root = local_path(path)
     description = read_description(root)
     dtype = np.dtype(description["dtype"]).newbyteorder("<")
     for name, expected in description["files"].items():

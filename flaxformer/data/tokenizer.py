@@ -5,7 +5,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from flaxformer.data.lines import decode_utf8
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
 from flaxformer.system.json_reader import parse_json
+from flaxformer.system.remote_data import local_path
 
 CHARACTERS = "flaxformer characters"
 """The `format` of a vocabulary file of characters."""
@@ -74,7 +74,7 @@ def read_tokenizer(path: str | None) -> Tokenizer:
     """
     if path is None:
         return BYTES
-    file = Path(path).expanduser()
+    file = local_path(path, "tokenizer")
     if not file.is_file():
         raise UserError(f"tokenizer is '{path}', which is not a file; expected a tokenizer.json")
     return make_tokenizer(path, file.read_bytes())

@@ -25,6 +25,8 @@ TIMEOUT = 300
 def initialize(address: str | None = None, processes: int | None = None, process: int | None = None) -> None:
     """Connect the processes of this run, before JAX initializes its devices; for a single process, do nothing.
 
+    A second call does nothing either.
+
     Without arguments, the tasks of one `srun` are connected if there are several. On a node that runs one task, that
     task has all devices of the node.
 
@@ -38,7 +40,7 @@ def initialize(address: str | None = None, processes: int | None = None, process
     """
     if address is None and (processes, process) != (None, None):
         raise UserError(f"processes is {processes} and process {process} without a coordinator; expected HOST:PORT")
-    if address is None and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
+    if is_initialized() or (address is None and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) < 2):
         return
     if address not in (None, "auto"):
         if not re.fullmatch(r"[^\s:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", address):
@@ -64,6 +66,11 @@ def _slurm_devices() -> list[int] | None:
     """Return all GPUs of a node where SLURM runs one task per node, since JAX would take only the first; else None."""
     tasks, gpus = os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""), os.environ.get("SLURM_GPUS_ON_NODE", "")
     return list(range(int(gpus))) if re.fullmatch(r"1(\(x\d+\))?", tasks) and gpus.isdecimal() else None
+
+
+def is_initialized() -> bool:
+    """True if this process is connected with others."""
+    return jax.distributed.is_initialized()
 
 
 def is_coordinator() -> bool:

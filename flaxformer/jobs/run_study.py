@@ -1,6 +1,8 @@
 """A study as one call, from its declaration to its results: what the command `run` and `flaxformer.run` share."""
 
+import contextlib
 import importlib
+import logging
 import re
 import sys
 import time
@@ -20,6 +22,7 @@ from flaxformer.runner.events import Event, Message
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import OnError, check_recipes, declare, missing, plan_of, run_plan, store_of
 from flaxformer.runner.stages import describe_stages, is_staged, remaining_work
+from flaxformer.store import remote
 from flaxformer.store.columns import statuses
 from flaxformer.store.store import Store
 from flaxformer.store.weights import WeightsToKeep
@@ -33,6 +36,7 @@ from flaxformer.system.user_code.source import is_user_module
 from flaxformer.system.wording import count_of, duration
 from flaxformer.training.run import Run
 
+LOG = logging.getLogger(__name__)
 BAR = 24
 """Characters of the bar in a notebook."""
 SECONDS_BETWEEN_UPDATES = 0.2
@@ -77,7 +81,7 @@ def run(
 
     Args:
       study: a study, or the path of a file that defines `study`.
-      folder: folder of results; runs/NAME by default.
+      folder: folder of results, also one in object storage such as s3://bucket/study; runs/NAME by default.
       progress: show the progress in a terminal and in a notebook; nothing is shown elsewhere.
       keep, devices, group_size, exact, diagnostics, profile: settings of the execution (`runner.execution.Execution`).
       retry_failed: train again what failed before.
@@ -91,21 +95,25 @@ def run(
     """
     set_up(keep_programs=False)
     study = _study_of(study)
-    execution = Execution(
-        output=None if folder is None else Path(folder),
-        keep=keep,
-        devices=devices,
-        group_size=group_size,
-        exact=exact,
-        diagnostics=diagnostics,
-        profile=profile,
-    )
+    notify = remote.to_stderr if progress else LOG.info
     try:
-        trackers = trackers_of(track, study.file)
-        plan = plan_of(study, execution)
-        events = run_plan(plan, execution, None, retry_failed, on_error, on_code_change)
-        store, lines, totals = begin(plan, execution, None, retry_failed, on_code_change)
-        failures = _show(track_trials(events, store, trackers), lines, totals, progress)
+        with contextlib.ExitStack() as opened:
+            execution = Execution(
+                output=None if folder is None else opened.enter_context(remote.writing(folder, notify=notify)),
+                keep=keep,
+                devices=devices,
+                group_size=group_size,
+                exact=exact,
+                diagnostics=diagnostics,
+                profile=profile,
+            )
+            trackers = trackers_of(track, study.file)
+            plan = plan_of(study, execution)
+            events = run_plan(plan, execution, None, retry_failed, on_error, on_code_change)
+            store, lines, totals = begin(plan, execution, None, retry_failed, on_code_change)
+            failures = _show(track_trials(events, store, trackers), lines, totals, progress)
+            write(store)
+            study_results = StudyResults(store.root)
     except UserError as error:
         raise UserError(_in_python(str(error))) from None
     if failures:
@@ -114,8 +122,7 @@ def run(
             "retry_failed=True trains them again",
             stacklevel=2,
         )
-    write(store)
-    return StudyResults(store.root)
+    return study_results
 
 
 def begin(

@@ -18,11 +18,13 @@ from flaxformer.report.loaded_model import load
 from flaxformer.report.provenance_text import words_of
 from flaxformer.report.run_results import RunResults, run_of
 from flaxformer.report.shown import ShownList
+from flaxformer.store import remote
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.kept_trials import kept_weights_folder
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
+from flaxformer.system.objects import url_of
 from flaxformer.system.python_files import near_names, siblings
 from flaxformer.system.wording import join_words
 from flaxformer.training.run import Run
@@ -137,9 +139,15 @@ def overrides_of(launches: Sequence[JsonObject]) -> tuple[str, ...]:
 def results(folder: str | Path) -> StudyResults:
     """Return the results of a study's folder: rows, arms, claims, and the weights that were kept.
 
+    Args:
+      folder: output folder of a study, also one in object storage such as s3://bucket/study, which is fetched.
+
     Raises:
       UserError: the folder holds no study.
     """
+    if url_of(folder) is not None:
+        with remote.showing(folder, needs_arrays=True) as local_folder:
+            return StudyResults(local_folder)
     path = Path(folder)
     if not path.exists():
         near = near_names(path, (place for place in siblings(path) if place.is_dir()))
@@ -156,7 +164,7 @@ def join(a: str | Path, b: str | Path) -> pl.DataFrame:
     Raises:
       UserError: a folder holds no study, or they have no seed in common.
     """
-    results_a, results_b = StudyResults(a), StudyResults(b)
+    results_a, results_b = (results(x) if url_of(x) is not None else StudyResults(x) for x in (a, b))
     axes = [{axis.name: None for axis in both.analysis.study.axes} for both in (results_a, results_b)]
     keys = [*(name for name in axes[0] if name in axes[1]), "seed"]
     rows = results_a.table.join(results_b.table, on=keys, how="inner", suffix="_b", maintain_order="left")

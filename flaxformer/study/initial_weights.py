@@ -4,6 +4,7 @@ The identity of such a trial has a digest of the source, so that a source that h
 refused in a folder with results of the former one.
 """
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from flaxformer.core.canonical import canonical
 from flaxformer.interop.huggingface.files import read_safetensors, weight_files
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.kept_trials import is_study, parse_labels
-from flaxformer.study.weights_source import WeightsSource, find_weights, read_model
+from flaxformer.study.weights_source import WeightsSource, fetch, find_weights, read_model
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 from flaxformer.training.initial_weights import From, InitialWeights, place
@@ -35,7 +36,7 @@ def digest(run: Run) -> str | None:
     init = run.init
     if init is None:
         return None
-    path = Path(init.path).expanduser()
+    path = _path(init)
     if path.suffix in SUFFIXES:
         return files.digest_of(_bytes(init, path))
     folder, step = _source(init, run.seed)
@@ -70,7 +71,7 @@ def read(run: Run, expected: str | None = None) -> InitialWeights | None:
 
 def _arrays(init: From, seed: int) -> Mapping[str, np.ndarray]:
     """The weights of a source, by path and layer."""
-    path = Path(init.path).expanduser()
+    path = _path(init)
     if path.suffix in SUFFIXES:
         return _read_file(init, path)
     return copy_to_host(read_model(_source(init, seed), init.trust_code).params)
@@ -78,9 +79,20 @@ def _arrays(init: From, seed: int) -> Mapping[str, np.ndarray]:
 
 def _source(init: From, seed: int) -> WeightsSource:
     """The folder of the weights, and the step; of a study, by default those of the run's own seed."""
-    is_trial = is_study(Path(init.path).expanduser())
+    is_trial = is_study(_path(init))
     trial_seed = seed if is_trial and init.trial_seed is None else init.trial_seed
-    return find_weights(init.path, parse_labels(init.arm), trial_seed, init.step, "init.")
+    return find_weights(_fetch(init.path), parse_labels(init.arm), trial_seed, init.step, "init.")
+
+
+def _path(init: From) -> Path:
+    """The local path of the weights."""
+    return Path(_fetch(init.path)).expanduser()
+
+
+@functools.cache
+def _fetch(path: str) -> str | Path:
+    """The local path of the weights; a process keeps the copy of object storage that it has fetched."""
+    return fetch(path, "init.path")
 
 
 def _bytes(init: From, path: Path) -> bytes:

@@ -8,12 +8,14 @@ from flaxformer.checkpoint import Checkpoints
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.config import ModelConfig
 from flaxformer.interop import huggingface
-from flaxformer.interop.huggingface.files import find_checkpoint, is_checkpoint
+from flaxformer.interop.huggingface.files import HUB, find_checkpoint, is_checkpoint
 from flaxformer.model.weights import Transformer
+from flaxformer.store import remote
 from flaxformer.store.store import Store
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.kept_trials import is_study, kept_weights_folder
 from flaxformer.system.errors import UserError
+from flaxformer.system.objects import url_of
 from flaxformer.training.run import Run
 
 
@@ -32,6 +34,16 @@ class TrainedModel(NamedTuple):
     run: Run | None
 
 
+def fetch(path: str | Path, name: str = "path") -> str | Path:
+    """Return a path or a name of the hub as it is; of a URL of object storage, the local copy of what is there.
+
+    Raises:
+      UserError: there is nothing at the URL.
+    """
+    is_remote = url_of(path) is not None and not str(path).startswith(HUB)
+    return remote.find_folder(path, name) if is_remote else path
+
+
 def find_weights(
     path: str | Path,
     labels: Mapping[str, str] | None = None,
@@ -43,7 +55,8 @@ def find_weights(
 
     Args:
       path: folder of a training job, of a study whose weights were kept, of one of its trials, or of a checkpoint of
-        Hugging Face; or a name of its hub, "OWNER/NAME" or "hf://OWNER/NAME@REVISION".
+        Hugging Face; one of these in object storage, such as s3://bucket/runs/study; or a name of its hub,
+        "OWNER/NAME" or "hf://OWNER/NAME@REVISION".
       labels: level of each axis of a study; those of axes that leave one arm may be omitted.
       trial_seed: seed of a study's trial; None is its first.
       step: a step of the folder; None is the best by validation loss of a job, else the newest.
@@ -52,7 +65,7 @@ def find_weights(
     Raises:
       UserError: there are no such weights.
     """
-    folder = find_checkpoint(str(path), f"{field}path")
+    folder = find_checkpoint(str(fetch(path, f"{field}path")), f"{field}path")
     is_trial = is_study(folder)
     if not is_trial and (labels or trial_seed is not None):
         raise UserError(f"{field}path is '{path}', which is not a study, and {field}arm or {field}trial_seed is given")

@@ -16,6 +16,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.struct import static
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
+from flaxformer.system.remote_data import local_path
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.examples import ExampleSource, permute
@@ -132,7 +133,7 @@ class Images(ImageTask):
     path: str = static()
 
     def pictures(self) -> Pictures:
-        return read_image_folder(self.path) if Path(self.path).expanduser().is_dir() else read_image_file(self.path)
+        return read_image_folder(self.path) if local_path(self.path).is_dir() else read_image_file(self.path)
 
 
 @functools.cache
@@ -149,7 +150,7 @@ def read_image_file(path: str) -> Pictures:
     Raises:
       UserError: the file is missing, or its arrays are invalid; the message names the array.
     """
-    file = Path(path).expanduser()
+    file = local_path(path)
     if not file.is_file():
         raise UserError(f"path is '{path}', which is not a file or folder; expected images with their classes")
     try:
@@ -169,7 +170,7 @@ def read_image_folder(path: str) -> Pictures:
     Raises:
       UserError: no images, an image that cannot be read, or one of another size; the message names the file.
     """
-    root = Path(path).expanduser()
+    root = local_path(path)
     classes = sorted(folder for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith("."))
     files = [(label, file) for label, folder in enumerate(classes) for file in sorted(folder.iterdir())]
     labelled_images = [(label, file, _read_image(file)) for label, file in files if not file.name.startswith(".")]

@@ -4,7 +4,6 @@ import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import ClassVar, NotRequired, TypedDict
 
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from flaxformer.data.pairs import Pair, read_pairs, split_pairs
 from flaxformer.data.token_files import TokenFolder, open_tokens
 from flaxformer.data.tokenizer import Tokenizer, read_tokenizer, token_dtype
 from flaxformer.system.errors import UserError
+from flaxformer.system.remote_data import local_path
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.examples import BucketedSource, ExampleSource
@@ -245,8 +245,7 @@ class PairedFiles(PairTask):
         if validation := self.validation:
             paths |= {"validation_source": validation.source_path, "validation_target": validation.target_path}
         digests: dict[str, object] = {
-            f"{side}_sha256": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
-            for side, path in paths.items()
+            f"{side}_sha256": hashlib.sha256(local_path(path).read_bytes()).hexdigest() for side, path in paths.items()
         }
         return {**digests, **self.encoding.fingerprint, **self.counts()}
 

@@ -30,6 +30,7 @@ TEXTS = [
     "🙂" * 80,
     "-",
 ]
+URLS = ["s3://bucket/../x", "nope://bucket/x"]
 CONTROL = ["\x1b[2J\x1b]0;x\x07", "a\0b", "\x9b31m", "\x7f", "a\x08b"]
 SURROGATE = "a\udcffb"
 CODE = [
@@ -99,7 +100,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--ray", ["cpus=x"]),
         ("--share", ["2", "0/3", "4/3", "1/"]),
         ("--process", ["0"]),
-        ("--output", ["x" * 300, "study.py", "study.py/below", "/proc/none", "/dev/null/x", "dangling/x"]),
+        ("--output", ["x" * 300, "study.py", "study.py/below", "/proc/none", "/dev/null/x", "dangling/x", *URLS]),
     ],
     "new": [("--kind", ["norms", "", "norm", *TEXTS[:3]]), ("--like", ["none.py", "text.txt", "job.py", ""])],
     "compare": [("--table", ["x" * 300, "study.py/x"])],
@@ -113,7 +114,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--mesh", ["x", "data=0", "data=99", "tensor=-1"]),
         ("--track", ["none", "Run", "run"]),
         ("--profile", ["0", "-1", "x", "1:0", "0:1", "1:2:3", *HUGE]),
-        ("--output", ["x" * 300, "job.py", "job.py/below", "/proc/none"]),
+        ("--output", ["x" * 300, "job.py", "job.py/below", "/proc/none", *URLS]),
     ],
     "generate": [
         ("--tokens", ["-1", *HUGE]),

@@ -68,7 +68,7 @@ class Train:
 
     file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines `run`")]
     overrides: Overrides = ()
-    output: Annotated[Path | None, option("DIR", "runs/FILE", "folder of the run")] = None
+    output: Annotated[Path | None, option("DIR", "runs/FILE", "folder of the run, or s3://… or gs://…")] = None
     save_every: Annotated[int | None, option("N", "as often as it is evaluated", "steps between two checkpoints")] = (
         None
     )

@@ -35,7 +35,7 @@ class StudyArguments:
     file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines `study`")]
     overrides: Overrides = ()
     seeds: SeedsOption = None
-    output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of the results")] = None
+    output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of the results, or s3://… or gs://…")] = None
     devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None
     group_size: Annotated[
         int | None, option("N", "1 on a CPU, else as many as fit", "runs to train at a time on each device")
@@ -69,7 +69,7 @@ class Declare:
     file: Annotated[Path, tyro.conf.Positional, positional("FILE", "a Python file that defines `study`")]
     overrides: Overrides = ()
     seeds: SeedsOption = None
-    output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of the results")] = None
+    output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of the results, or s3://… or gs://…")] = None
     on_code_change: CodeChangeOption = "refuse"
     json: Annotated[bool, flag("print JSON")] = False
 
