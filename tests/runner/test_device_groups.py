@@ -63,7 +63,7 @@ class Fake:
         if self.bytes > self.compiles:
             raise jax.errors.JaxRuntimeError(OUT)
 
-    def train(self, trials, stops, partial_run, weights):
+    def train(self, trials, stops, partial_run, weights, profile=None):
         if 100 * self.stack_size > self.trains:
             raise jax.errors.JaxRuntimeError(OUT)
         yield Progressed(self.group.name, len(trials), 6, 6)
@@ -141,7 +141,7 @@ def test_a_given_group_size_is_tried_whatever_the_analysis_says(fake):
 
 
 def test_another_error_does_not_halve_the_runs_trained_together(fake, monkeypatch):
-    def train(self, trials, stops, partial_run, weights):
+    def train(self, trials, stops, partial_run, weights, profile=None):
         raise jax.errors.JaxRuntimeError("INTERNAL: no luck today")
 
     monkeypatch.setattr(fake, "train", train)

@@ -177,7 +177,7 @@ class Program(faults.Program):
 
     broken: set[tuple[str, int]] = set()  # noqa: RUF012 (shared by design)
 
-    def train(self, trials, stops, partial_run, weights):
+    def train(self, trials, stops, partial_run, weights, profile=None):
         rows = []
         for trial in trials:
             yield Progressed(self.group.name, 1, 2, 2)

@@ -29,7 +29,7 @@ class Program:
     def __init__(self, group, device, execution, *_, **__):
         self.group, self.compile_seconds, self.stack_size, self.bytes = group, 0.0, 1, 0
 
-    def train(self, trials, stops, partial_run, weights):
+    def train(self, trials, stops, partial_run, weights, profile=None):
         rows = []
         for trial in trials:
             for _ in range(4):

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from flaxformer.catalog import FillInTheMiddle, MaskedDiffusion
 from flaxformer.data import prepare
 from flaxformer.tasks import (
     AssociativeRecall,
@@ -119,6 +120,8 @@ def every_task(files: Path):
         MaskedTokens(text=few, **SIZES): own
         | {"text": few.replace(length=13), "rate": 0.5, "masked": 0.1, "random": 0.0},
         SpanCorruption(text=few, **SIZES): own | {"text": few.replace(length=13), "density": 0.5, "mean_span": 1.0},
+        MaskedDiffusion(text=few, **SIZES): own | {"text": few.replace(length=13)},
+        FillInTheMiddle(text=few, **SIZES): own | {"text": few.replace(length=13), "rate": 0.5, "suffix_first": 0.1},
         pairs: own
         | {"source_path": str(files / "two.en"), "target_path": str(files / "two.de"), "validation_tenths": 5}
         | {"validation": TextPair(source_path=str(files / "two.en"), target_path=str(files / "two.de"))}

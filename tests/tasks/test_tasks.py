@@ -124,7 +124,7 @@ def test_every_task_of_a_run_is_tested_here_and_has_no_leaves(files):
     offered = choices(type_hints(Run)["task"]).values()
     own = {kind for kind in offered if kind.__module__.startswith("flaxformer.")}
     assert {type(task) for task in every_task(files)} == own - {Mixture}  # has leaves; see test_mixture.py
-    assert [jax.tree.leaves(task) for task in every_task(files)] == [[]] * 20
+    assert [jax.tree.leaves(task) for task in every_task(files)] == [[]] * 22
 
 
 def test_evenly_sampled_rows_are_scored_once():
