@@ -142,8 +142,11 @@ def _read_csv(file: Path, columns: Collection[str], where: str) -> Iterator[Tabl
                 elif cells:
                     yield TableRow(at, dict(zip(header, cells, strict=True)))
         except csv.Error as error:
-            limit = f"and cells of at most {csv.field_size_limit():,} characters"
-            raise UserError(f"{where}, line {last + 1}: {error}; expected quotes that are closed, {limit}") from None
+            limit = f"cells of at most {csv.field_size_limit():,} characters"
+            raise UserError(
+                f"{where}, line {last + 1}: {error}; expected quotes that are closed, also around a cell with a line "
+                f"end or a carriage return, and {limit}"
+            ) from None
     if not header:
         raise UserError(f"{where} is empty; expected a line with the names of the columns, and rows below it")
 

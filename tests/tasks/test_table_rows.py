@@ -65,7 +65,7 @@ def as_parquet(rows):
 
 FORMATS = {
     "a.csv": as_csv,
-    "unix.csv": lambda rows: as_csv(rows, lineterminator="\n"),
+    "unix.csv": lambda rows: as_csv(rows, lineterminator="\n", quoting=csv.QUOTE_ALL),  # also a carriage return
     "semicolons.csv": lambda rows: as_csv(rows, ";"),
     "mark.csv": lambda rows: b"\xef\xbb\xbf" + as_csv(rows),
     "quoted.CSV": lambda rows: as_csv(rows, quoting=csv.QUOTE_ALL),
@@ -181,6 +181,12 @@ def test_every_cell_is_read_as_it_was_written(cells, name):
     assert [row.values for row in read] == [
         {column: row[column].strip() for column in ("b", "first column")} for row in rows
     ]
+
+
+def test_a_carriage_return_outside_quotes_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"text,label\nx\ry,yes\n")
+    with pytest.raises(UserError, match=r"line 2.*carriage return"):
+        read_cells(str(tmp_path / "a.csv"), ("text", "label"))
 
 
 def test_pairs_are_those_of_paired_files(tmp_path):
