@@ -16,7 +16,7 @@ from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.training.evaluation import score_data, score_task
 from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.run import Run
-from flaxformer.training.step import TrainState, evaluation_params, start, train_chunk
+from flaxformer.training.step import TrainState, evaluation_params, over_stack, start, train_chunk
 
 RunMetrics = dict[str, Array]
 MeasureParams = Callable[[Transformer, Run], Mapping[str, Array]]
@@ -43,7 +43,7 @@ class RunFunctions:
     JAX caches traces by a function's identity: device groups that share this object trace each function once.
 
     Args:
-      over_stack: maps a function over stacked runs; for one run alone, it returns the function.
+      stack_size: number of stacked runs; None for one run alone.
       layout: of the weights.
       measure: further metrics of an evaluation.
       diagnose: diagnostics of the next step.
@@ -51,7 +51,7 @@ class RunFunctions:
 
     def __init__(
         self,
-        over_stack: Callable[[Callable[..., PyTree]], Callable[..., PyTree]],
+        stack_size: int | None,
         layout: Layout,
         measure: MeasureParams | None,
         diagnose: DiagnoseNext | None,
@@ -69,32 +69,19 @@ class RunFunctions:
         def weights(state: TrainState, run: Run, source: Source) -> Transformer:
             return evaluation_params(state, run)
 
-        self.start, self.evaluate = over_stack(begin), over_stack(evaluate_batches)
-        self.evaluation_params = over_stack(weights)
-        self.score, self.has_measure = over_stack(scored), measure is not None
-        self.diagnose = diagnose and over_stack(diagnose)
+        self._mapped = functools.partial(over_stack, stack_size)
+        self.start, self.evaluate = self._mapped(begin), self._mapped(evaluate_batches)
+        self.evaluation_params = self._mapped(weights)
+        self.score, self.has_measure = self._mapped(scored), measure is not None
+        self.diagnose = diagnose and self._mapped(diagnose)
         self.tracing = threading.Lock()
         """Held while a function is traced and lowered; the next thread then finds the trace in JAX's cache."""
-        self._over_stack = over_stack
         self._advance: dict[int, Callable[..., tuple[TrainState, RunMetrics]]] = {}
 
     def advance(self, steps: int) -> Callable[..., tuple[TrainState, RunMetrics]]:
         """The function that trains `steps` steps; the same object for equal `steps`."""
-        function = self._over_stack(functools.partial(train_chunk, steps=steps))
+        function = self._mapped(functools.partial(train_chunk, steps=steps))
         return self._advance.setdefault(steps, function)
-
-
-def _over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """`function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
-    if stack_size is None:
-        return function
-
-    def map_trials(*arguments: PyTree) -> PyTree:
-        *stacked, source = arguments
-        batch_size = None if stack_size == 1 else stack_size
-        return jax.lax.map(lambda trial: function(*trial, source), tuple(stacked), batch_size=batch_size)
-
-    return map_trials
 
 
 _SHARED: weakref.WeakValueDictionary[Hashable, RunFunctions] = weakref.WeakValueDictionary()
@@ -114,8 +101,6 @@ def functions_of(
     """
     with _SHARING:
         key = (jax.tree.structure(run), stack_size, layout, measure, diagnose)
-        functions = _SHARED.get(key) or RunFunctions(
-            functools.partial(_over_stack, stack_size), layout, measure, diagnose
-        )
+        functions = _SHARED.get(key) or RunFunctions(stack_size, layout, measure, diagnose)
         _SHARED[key] = functions
         return functions

@@ -1,5 +1,7 @@
 """One training step: a pure function of state, run and batch."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -160,3 +162,16 @@ def train_chunk(
         return train_step(state, run, source.batch(key, state.step))
 
     return jax.lax.scan(body, state, length=steps)
+
+
+def over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """Return `function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
+    if stack_size is None:
+        return function
+
+    def map_trials(*arguments: PyTree) -> PyTree:
+        *stacked, source = arguments
+        batch_size = None if stack_size == 1 else stack_size
+        return jax.lax.map(lambda trial: function(*trial, source), tuple(stacked), batch_size=batch_size)
+
+    return map_trials
