@@ -62,8 +62,8 @@ class CanonAttention(Attention):
 class CanonHeads(CanonAttention):
     """`CanonAttention` with canon(…) of queries, keys and values, before positions: places A and B.
 
-    canon(x W + b)_t = Σ_i [x_{t−i}, 1] [W; b] ⊙ (w_i + 1[i = 0]) is a linear map of the last four tokens, each with a 1
-    if it exists.
+    canon(x W + b)_t = Σ_i (x_{t−i} W + b) ⊙ (w_i + 1[i = 0]) over the tokens that exist is a linear map of the last
+    four tokens, each with a 1 if it exists.
     """
 
     class Weights(CanonAttention.Weights):
