@@ -23,7 +23,7 @@ from flaxformer.core.overrides import override
 from flaxformer.devices import distributed
 from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs import Job, check, train
-from flaxformer.jobs.peak import model_flops, peak
+from flaxformer.jobs.peak import model_flops, peak_of
 from flaxformer.jobs.progress import RunTotals, follow
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
@@ -104,9 +104,7 @@ class Price:
     @classmethod
     def of(cls, run: Run, devices: Devices | None = None) -> "Price":
         """Return the price of a run on these devices; nothing is compiled."""
-        kind, devices = jax.devices()[0].device_kind, devices or Devices()
-        device_peak = peak(kind, run.training.precision)
-        return cls(model_flops(run), kind, devices, None if device_peak is None else device_peak * devices.count)
+        return cls(model_flops(run), jax.devices()[0].device_kind, devices or Devices(), peak_of(run, devices))
 
     def show(self, console: Console, run: Run) -> None:
         """Print the modules; then parameters, FLOPs, steps, tokens and devices."""

@@ -5,12 +5,13 @@ recomputed to save memory, nor the optimizer, which `training.flops` counts.
 """
 
 import functools
-import os
-from collections.abc import Sequence
+import math
 
 import jax
 
+from flaxformer.devices.sharding import Devices
 from flaxformer.nn.formulations import using
+from flaxformer.system.startup.cpu_devices import cpu_cores
 from flaxformer.targets.devices import device_of
 from flaxformer.training import Run, evaluation_params, start
 from flaxformer.training.flops import first_batch, products_of, standard_form
@@ -19,7 +20,7 @@ from flaxformer.training.loss import forward
 CORE_RATE = 2e10
 """FLOP/s of products on a core of a CPU: a round number below what cores of servers reach."""
 SHARE_OF_PEAK = 0.4
-"""MFU of a well-fed accelerator."""
+"""MFU that many trainings reach on an accelerator."""
 
 
 def peak(kind: str, precision: str) -> float | None:
@@ -29,6 +30,12 @@ def peak(kind: str, precision: str) -> float | None:
     """
     device = device_of(kind)
     return None if device is None else device.peak(precision)
+
+
+def peak_of(run: Run, devices: Devices | None) -> float | None:
+    """FLOP/s of all devices of a run together, those of a mesh or one; None where none is published."""
+    device_peak = peak(jax.devices()[0].device_kind, run.training.precision)
+    return None if device_peak is None else device_peak * (1 if devices is None else devices.count)
 
 
 @functools.lru_cache(maxsize=8)  # of a job, the command and the log ask for it
@@ -46,11 +53,14 @@ def model_flops(run: Run) -> int:
         return 3 * sum(products_of(jax.make_jaxpr(forward)(params, run, bucket).jaxpr) for bucket in buckets)
 
 
-def steps_per_second(run: Run, devices: Sequence[jax.Device]) -> float:
-    """Return a guess of the steps per second of a run, from its FLOPs alone; infinite on an unknown accelerator."""
-    device_peak = peak(devices[0].device_kind, run.training.precision)
-    if devices[0].platform == "cpu":
-        rate = CORE_RATE * (os.cpu_count() or 1)
+def steps_per_second(run: Run, devices: Devices | None) -> float:
+    """Return a guess of the steps per second of a run on a mesh, or on a device, from its FLOPs alone.
+
+    It is infinite on an accelerator without a published peak.
+    """
+    published = peak_of(run, devices)
+    if jax.devices()[0].platform == "cpu":
+        rate = CORE_RATE * cpu_cores()
     else:
-        rate = float("inf") if device_peak is None else SHARE_OF_PEAK * device_peak * len(devices)
+        rate = math.inf if published is None else SHARE_OF_PEAK * published
     return rate / max(model_flops(run), 1)

@@ -156,8 +156,8 @@ def show(event: Event, console: Console) -> None:
         case Compiled(_, _, seconds, int(used)):
             memory = f"; the largest program needs {with_prefix(used, 'B')} on a device" if used else ""
             console.print(f"compiled in {duration(seconds)}{memory}", style="dim", highlight=False)
-        case FirstLoss(step, loss, _):
-            console.print(Text.assemble((f"step {step:>7,}  ", "dim"), f"training loss {number(loss)}"))
+        case FirstLoss(loss):
+            console.print(Text.assemble((f"step {1:>7,}  ", "dim"), f"training loss {number(loss)}"))
         case Evaluated(step, metrics):
             line = "  ".join(f"{name.replace('_', ' ')} {number(metrics[name])}" for name in _in_order(metrics))
             console.print(Text.assemble((f"step {step:>7,}  ", "dim"), line))

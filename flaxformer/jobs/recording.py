@@ -14,7 +14,7 @@ from flaxformer.jobs.extension import Extension
 from flaxformer.jobs.goodput import WallTime
 from flaxformer.jobs.job import Job
 from flaxformer.jobs.log import Log
-from flaxformer.jobs.peak import model_flops, peak
+from flaxformer.jobs.peak import model_flops, peak_of
 from flaxformer.jobs.trackers.attached import AttachedTracker
 from flaxformer.jobs.trackers.choose import trackers_of
 from flaxformer.jobs.trackers.tracker import TrackedRun
@@ -29,15 +29,13 @@ LOG = logging.getLogger(__name__)
 
 def work_of(run: Run, devices: Devices | None) -> JsonObject:
     """Return the size of a run's model, its work per step, and the devices that do it."""
-    kind, count = jax.devices()[0].device_kind, 1 if devices is None else devices.count
-    device_peak = peak(kind, run.training.precision)
     return {
         "parameters": parameters(run.model),
         "flops_per_step": model_flops(run),
         "tokens_per_step": run.tokens_per_step,
-        "device": kind,
-        "devices": count,
-        "peak": None if device_peak is None else device_peak * count,
+        "device": jax.devices()[0].device_kind,
+        "devices": 1 if devices is None else devices.count,
+        "peak": peak_of(run, devices),
     }
 
 

@@ -2,21 +2,16 @@
 
 import contextlib
 import functools
-import os
 import signal
 import time
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import jax
 
-from flaxformer.checkpoint import Checkpoints, Stop, write_config
-from flaxformer.checkpoint.config import NAME as CONFIG
-from flaxformer.checkpoint.config import check_config, supersede
-from flaxformer.core.canonical import classes_in
-from flaxformer.core.paths import replace_at
+from flaxformer.checkpoint import Checkpoints, Stop
 from flaxformer.devices import distributed
-from flaxformer.jobs.extension import STEPS, Extension, apply, extension_of
+from flaxformer.devices.sharding import Devices
+from flaxformer.jobs.folder import JobFolder
 from flaxformer.jobs.goodput import WallTime
 from flaxformer.jobs.job import Job
 from flaxformer.jobs.peak import steps_per_second
@@ -35,89 +30,19 @@ from flaxformer.runner.events import (
     Started,
 )
 from flaxformer.runner.profiled import profiled
-from flaxformer.store.job_log import NAME as LOG_NAME
-from flaxformer.store.places import LIVE
 from flaxformer.study import initial_weights
-from flaxformer.study.tracing import trace
-from flaxformer.system.errors import UserError
-from flaxformer.system.files import lock_folder
-from flaxformer.system.links import DEEPEST, check_not_dangling, check_places, output_folder
-from flaxformer.system.user_code import code_digests, copy_sources, path_of_copy, read_records, user_modules
 from flaxformer.training import Run, TrainState, start
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import USABLE_MEMORY, DeviceGroup, default_devices
 from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.loop import chunk_steps
-from flaxformer.training.memory import check_memory, machine_bytes
+from flaxformer.training.memory import machine_bytes
 from flaxformer.training.micro_batches import check_batch
-from flaxformer.training.profile import FOLDER as PROFILE
-from flaxformer.training.profile import ProfiledSteps, Trace, chunk_lengths, profiled_chunks
+from flaxformer.training.profile import ProfiledSteps, Trace, profiled_chunks
 from flaxformer.training.run_functions import RunMetrics
 from flaxformer.training.step import ALIVE
 
-FILES, FOLDERS = [CONFIG, LOG_NAME, LIVE], {"code": DEEPEST, "reads": DEEPEST, "superseded": 1}
-FOLDERS |= {PROFILE: DEEPEST, "tensorboard": 0, "trackio": 1, "wandb": 0}
-"""Places in a job's folder where no symbolic link may be, beside its steps (`flaxformer.system.links`)."""
 MOST_CHUNK_STEPS = 50
-
-
-def check(run: Run, job: Job) -> Extension | None:
-    """Check, before anything is computed, that the folder is this run's or unused, and that the devices exist.
-
-    Returns:
-      The extension by which a shorter run of the folder becomes this one; None for any other folder.
-
-    Raises:
-      UserError: the folder holds another run, and the message lists the differences; it cannot be written to; or the
-        devices are too few, or do not divide the batch; or a file or folder in it is a symbolic link.
-    """
-    check_places(output_folder(job.output), FILES, FOLDERS)
-    check_not_dangling(job.output)
-    there = next(path for path in (job.output, *job.output.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        kind = "cannot be written to" if there.is_dir() else "is a file"
-        raise UserError(f"output is '{job.output}', and '{there}' {kind}; expected a folder, there or to be made")
-    extension = None
-    if (job.output / CONFIG).exists() and not job.restart:
-        extension = extension_of(job.output, run, job.extend)
-        former = run if extension is None else replace_at(run, {STEPS: extension.before})
-        check_config(job.output, former, _code(run, job), job.on_code_change, _initial_weights(run, job), job.file)
-    else:
-        initial_weights.digest(run)
-    trace(run, "the run")
-    if job.devices is not None:
-        job.devices.mesh()
-        check_batch(run, job.devices)
-    return extension
-
-
-def _newest_step(checkpoints: Checkpoints) -> int | None:
-    """Return the step of the checkpoint to resume from; None in a folder that never had one.
-
-    Raises:
-      UserError: every checkpoint is damaged, as far as their markers show.
-    """
-    if steps := checkpoints.steps():
-        return steps[-1]
-    if damaged := checkpoints.damaged_steps():
-        raise UserError(
-            f"{checkpoints.folder} holds damaged checkpoints alone ({', '.join(damaged)}); restore one from a copy, or "
-            "train again from the first step with --restart, which moves them and the log to superseded/"
-        )
-    return None
-
-
-def _initial_weights(run: Run, job: Job) -> str | None:
-    """The digest of the weights that a run starts from; None if it draws all, or is resumed and they are not there."""
-    is_resumed = bool(Checkpoints(job.output).steps()) and not job.restart
-    if run.init is None or (is_resumed and not Path(run.init.path).expanduser().exists()):
-        return None
-    return initial_weights.digest(run)
-
-
-def _code(run: Run, job: Job) -> dict[str, str]:
-    """Digests of the user code that the run uses."""
-    return code_digests(classes_in(run), job.file)
 
 
 def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
@@ -134,39 +59,19 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         run needs more memory than there is.
     """
     wall_time = WallTime()
-    code, modules, declared = _code(run, job), user_modules(job.file), run
-    extensions: list[Extension] = []
     with contextlib.ExitStack() as held:
         starting = held.enter_context(stop.raise_on_signals(jax.process_count() == 1))
-
-        def claim() -> bool:
-            check(run, job)
-            check_memory(run)
-            held.enter_context(lock_folder(job.output, "training"))
-            if job.restart:
-                supersede(job.output)
-            elif (extension := extension_of(job.output, run, job.extend)) is not None:
-                apply(extension, job.output, run)
-                extensions.append(extension)
-            return not (job.output / CONFIG).exists()
-
-        def declare() -> None:
-            code_copy = path_of_copy(copy_sources(job.output / "code", modules), job.file)
-            about = code_copy, _initial_weights(declared, job), job.file
-            write_config(job.output, declared, code, job.on_code_change, *about)
-            held.enter_context(read_records.recording(job.output, job.file))
-
-        is_new = distributed.run_on_coordinator(claim)
+        folder = JobFolder(run, job, held)
+        is_new = distributed.run_on_coordinator(folder.claim)
         if not is_new:
-            distributed.run_on_coordinator(declare)
+            distributed.run_on_coordinator(folder.declare)
         with using(job.formulations):
             devices = job.devices or default_devices(run)
         if devices is not None:
             check_batch(run, devices)
-        for extension in extensions:
+        for extension in folder.extensions:
             yield Message(f"{job.output} is {extension}")
-        checkpoints = Checkpoints(job.output, keep_last=job.keep_last, keep_best=job.keep_best)
-        newest = distributed.run_on_coordinator(lambda: _newest_step(checkpoints))
+        checkpoints, newest = folder.checkpoints, distributed.run_on_coordinator(folder.newest_step)
         if newest == run.training.steps and checkpoints.restore(jax.eval_shape(start, run.without_init))[0] == newest:
             yield Started(newest)
             yield from record(iter(()), run, job, newest)
@@ -178,30 +83,27 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
         step, state = (0, None) if newest is None else checkpoints.restore(compiled.start(run, initial))
         yield Started(step)
         wall_time.spend("starting")
-        if step < run.training.steps:
-            began = time.perf_counter()
-            compiled.compile(run, steps_per_call(run, job, device_group), initial, evaluations_later=True)
-            yield Compiled("", str(device_group), time.perf_counter() - began, compiled.bytes)
+        began, size = time.perf_counter(), distributed.run_on_coordinator(lambda: steps_per_call(run, job, devices))
+        compiled.compile(run, size, initial, evaluations_later=True)
+        yield Compiled("", str(device_group), time.perf_counter() - began, compiled.bytes)
         state = compiled.start(run, initial) if state is None else state
-        for length in chunk_lengths(job.profile, steps_per_call(run, job, device_group)):
-            compiled.compile_advance(state, run, length)
         wall_time.spend("compiling")
         if is_new:  # a run that does not compile leaves its folder to another one
-            distributed.run_on_coordinator(declare)
+            distributed.run_on_coordinator(folder.declare)
         starting.close()
         try:
-            steps = _steps(run, compiled, job, stop, checkpoints, state, step, initial)
+            steps = _steps(run, compiled, job, stop, checkpoints, state, step, size, initial)
             del state, initial  # of which `_steps` keeps no longer than it needs
-            yield from record(steps, run, job, step, extensions, wall_time)
+            yield from record(steps, run, job, step, folder.extensions, wall_time)
             distributed.run_on_coordinator(checkpoints.wait)
         finally:
             checkpoints.wait()
 
 
-def steps_per_call(run: Run, job: Job, device_group: DeviceGroup) -> int:
-    """Steps per call of the compiled function."""
+def steps_per_call(run: Run, job: Job, devices: Devices | None) -> int:
+    """Return the number of steps per call of the compiled function."""
     interval = run.training.interval
-    most = job.chunk_steps or max(1, int(min(MOST_CHUNK_STEPS, steps_per_second(run, device_group.devices))))
+    most = job.chunk_steps or max(1, int(min(MOST_CHUNK_STEPS, steps_per_second(run, devices))))
     return chunk_steps(most, interval, job.save_every or interval)
 
 
@@ -213,9 +115,10 @@ def _steps(
     checkpoints: Checkpoints,
     state: TrainState,
     step: int,
+    size: int,
     initial: InitialWeights | None,
 ) -> Iterator[Event]:
-    """Train from a state on, chunk by chunk, with evaluations and checkpoints between chunks.
+    """Train from a state on, in chunks of `size` steps, with evaluations and checkpoints between chunks.
 
     The initial state is evaluated after the first chunk, if memory has room for it then, so that the first loss is
     shown while evaluation is still being compiled. A run of one step, which is a trial of the setup, is not evaluated
@@ -229,7 +132,7 @@ def _steps(
         yield from evaluate(state, step)
         is_initial_due = False
     profile = None if job.profile is None else ProfiledSteps.parse(job.profile)
-    output, size = job.output if distributed.is_coordinator() else None, steps_per_call(run, job, compiled.device_group)
+    output = job.output if distributed.is_coordinator() else None
     for chunk in profiled_chunks(profile, output, compiled, run, state, step, steps, size):
         if isinstance(chunk, Trace):
             yield profiled(chunk, compiled, run)
@@ -237,7 +140,7 @@ def _steps(
         state, step = chunk.state, chunk.step
         curves = {name: [float(x) for x in numbers] for name, numbers in chunk.curves.items()}
         if step == chunk.steps:
-            yield FirstLoss(1, curves["loss"][0], chunk.seconds)
+            yield FirstLoss(curves["loss"][0], chunk.seconds)
         if is_initial_due:
             yield from evaluate(compiled.start(run, initial), 0)
             is_initial_due, initial = False, None

@@ -49,7 +49,6 @@ class FirstLoss:
     seconds: time that the chunk took.
     """
 
-    step: int
     loss: float
     seconds: float
 

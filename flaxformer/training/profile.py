@@ -47,12 +47,6 @@ class ProfiledSteps:
         return cls(int(count), None if first is None else int(first))
 
 
-def chunk_lengths(profile: str | None, size: int) -> list[int]:
-    """Return the lengths of the chunks of a training that is profiled or not: `size`, and that around the trace."""
-    shorter = [] if profile is None else [chunk_steps(ProfiledSteps.parse(profile).count, size)]
-    return list(dict.fromkeys([size, *shorter]))
-
-
 class Trace(NamedTuple):
     """A trace of steps of a run.
 

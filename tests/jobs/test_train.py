@@ -24,7 +24,7 @@ from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import Job, train
 from flaxformer.jobs.log import Log
-from flaxformer.jobs.progress import RunTotals, follow
+from flaxformer.jobs.progress import RunTotals, follow, show
 from flaxformer.jobs.train import steps_per_call
 from flaxformer.runner.events import Compiled, Diverged, Evaluated, FirstLoss, Progressed, Sampled, Started
 from flaxformer.store.job_log import read
@@ -34,7 +34,6 @@ from flaxformer.system.files import lock_folder
 from flaxformer.tasks import Copy, TokenFiles
 from flaxformer.training import AdamW, Run, Training, compiling, evaluate, evaluation_params, start
 from flaxformer.training.compiled_run import CompiledRun
-from flaxformer.training.device_group import DeviceGroup
 
 RUN = Run(
     model=ModelConfig(
@@ -166,6 +165,9 @@ def test_a_run_of_one_step_is_not_evaluated_unless_it_asks(tmp_path):
     events = trained(trial, run)
     assert [type(event) for event in events] == [Started, Compiled, FirstLoss, Progressed]
     assert events[2].loss == events[3].curves["loss"][0]
+    console = Console(file=io.StringIO())
+    show(events[2], console)
+    assert f"step       1  training loss {events[2].loss:.4g}" in console.file.getvalue()
     assert Checkpoints(trial).steps() == [1]
     assert main(["report", str(trial)]) == 0
     trained(asked, replace_at(run, {"training.evaluate_every": 1}))
@@ -175,10 +177,11 @@ def test_a_run_of_one_step_is_not_evaluated_unless_it_asks(tmp_path):
 
 
 @pytest.mark.parametrize(("d_model", "expected"), [(6, 6), (6000, 1)])
-def test_a_chunk_of_a_large_model_is_short(d_model, expected):
+def test_a_chunk_of_a_large_model_is_short(monkeypatch, d_model, expected):
     """Six steps are the interval of evaluations; a step of the large model takes a second and more."""
     run = replace_at(RUN, {"model.d_model": d_model, "task.batch_size": 64})
-    assert steps_per_call(run, Job(output="unused"), DeviceGroup.of(None)) == expected
+    monkeypatch.setattr("flaxformer.jobs.peak.cpu_cores", lambda: 2)
+    assert steps_per_call(run, Job(output="unused"), None) == expected
 
 
 class OnTestData:
