@@ -77,13 +77,14 @@ def peer(of: str) -> Callable[[Work], dict[str, Any]]:
     return measure
 
 
+GET = "git worktree add ../before COMMIT, and checkout=../before"
 benchmark = Benchmark(
     question="How long until a command shows its first training loss?",
     ways=[
         Way("train", train(), role="ours"),
         Way("train-cached", train(is_cached=True), role="ours", rehearsals=1),
-        Way("before", train(True), role="limit", path="checkout", get="git worktree add ../before COMMIT"),
-        Way("before-cached", train(True, True), role="limit", path="checkout", get="as above", rehearsals=1),
+        Way("before", train(True), role="limit", path="checkout", get=GET),
+        Way("before-cached", train(True, True), role="limit", path="checkout", get=GET, rehearsals=1),
         Way("torch", peer("torch"), needs=["torch"], get="pip install torch"),
         Way(
             "nanogpt",

@@ -4,8 +4,8 @@
 
 Family: residuals and depth
 Source: Fan, Grave and Joulin 2020, "Reducing Transformer Depth on Demand with Structured Dropout", arXiv:1909.11556.
-Claim: lower perplexity of deep language models, and shallower models of any depth from one training, better than those
-that are trained at that depth.
+Claim: better results in translation, language modelling, summarisation and question answering; models of any smaller
+depth from one training without further training, of which small BERTs are better than those trained from scratch.
 Cost: no weights; here, a layer that is left out is computed nevertheless.
 Verified: a loop over layers in NumPy; the share of layers that are kept in training, branches of a layer together.
 """

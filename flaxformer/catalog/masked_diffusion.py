@@ -12,35 +12,19 @@ Verified: with exact conditional probabilities, the bound is the entropy, and sa
 """
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from flaxformer import Batch, Corrupted
+from flaxformer import Batch, MaskedText
 
 
-class MaskedDiffusion(Corrupted):
+class MaskedDiffusion(MaskedText):
     """Windows of L tokens of a text, of which k are masked, with k uniform in 1 … L; these are scored with L / k each.
 
     The loss per window is a bound of its negative log-likelihood, per token. The mask token is the id after the text's.
     """
-
-    targets_in_inputs: ClassVar[bool] = False
-
-    @property
-    def mask(self) -> int:
-        """Id of the mask token."""
-        return self.text.vocabulary
-
-    @property
-    def vocabulary(self) -> int:
-        return self.text.vocabulary + 1
-
-    @property
-    def sequence_length(self) -> int:
-        return self.text.length
 
     def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         count_key, place_key = jax.random.split(key)

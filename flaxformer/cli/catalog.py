@@ -37,6 +37,8 @@ ABSENT = {
     "Batch-size schedule": "a run is one compiled program, whose batches have one shape",
     "Distillation from a kept run": "a loss term sees the batch and the weights that train; those of another model "
     "would have to be data of the run, with a part in its identity",
+    "DeepSeek sparse attention": "it has not been written; native sparse attention and block selection have",
+    "Shampoo": "SOAP is Adam in the eigenbasis of its preconditioner; Shampoo by itself has not been written",
     "Sophia": "its estimate of the Hessian's diagonal is a second gradient, of sampled targets; a step takes one",
 }
 """Mechanisms that recent comparisons include and that the catalog does not have, with the reason."""

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.arguments.options import FAILED
+from flaxformer.cli.live import live_page
 from flaxformer.cli.show import exit_code, show_report
 from flaxformer.jobs.trackers.choose import trackers_of
 from flaxformer.jobs.trackers.trials import track
@@ -20,7 +21,7 @@ from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 
-NOT_PASSED = ("launcher", "workers", "slurm", "ray", "share", "on_code_change", "track", "overrides")
+NOT_PASSED = ("launcher", "workers", "slurm", "ray", "share", "on_code_change", "track", "live", "overrides")
 """Arguments that a worker does not get as they are: those of the launcher, and what it does once for all workers."""
 
 
@@ -34,6 +35,8 @@ def check_options(arguments: RunStudy) -> None:
     options_of(arguments).check(arguments.launcher)
     if arguments.share is not None:
         Share.parse(arguments.share)
+    if arguments.live and arguments.launcher == "slurm":
+        raise UserError("--live is given, and --launcher slurm returns before the runs end; expected 'status --serve'")
     for name in ("coordinator", "processes", "process", "share"):
         if arguments.launcher is not None and (value := getattr(arguments, name)) is not None:
             raise UserError(f"--{name} is given {value} and launcher is {arguments.launcher}; expected one of them")
@@ -60,24 +63,25 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
     runs = sum(len(group.trials) for group in todo)
     size = f"{count_of(runs, 'run')} to train in {count_of(len(todo), 'program')}"
     console.print(f"{study.name}: {size}; results in {store.root}", highlight=False, soft_wrap=True)
-    has_ended = launch(
-        str(arguments.launcher),
-        plan,
-        store,
-        words_of(arguments, (study.file or arguments.file).resolve(), store.root.resolve()),
-        options_of(arguments),
-        console,
-        arguments.retry_failed,
-        arguments.on_code_change,
-    )
-    if not has_ended:
-        console.print(
-            f"flaxformer status {store.root} shows their progress; the same command later trains what is left.",
-            highlight=False,
+    with live_page(store.root, arguments.live, console):
+        has_ended = launch(
+            str(arguments.launcher),
+            plan,
+            store,
+            words_of(arguments, (study.file or arguments.file).resolve(), store.root.resolve()),
+            options_of(arguments),
+            console,
+            arguments.retry_failed,
+            arguments.on_code_change,
         )
-        return 0
-    list(track((), store, trackers))
-    return end_of(store, plan, console, arguments.full)
+        if not has_ended:
+            console.print(
+                f"flaxformer status {store.root} shows their progress; the same command later trains what is left.",
+                highlight=False,
+            )
+            return 0
+        list(track((), store, trackers))
+        return end_of(store, plan, console, arguments.full)
 
 
 def end_of(store: Store, plan: StudyPlan, console: Console, is_full: bool = False) -> int:

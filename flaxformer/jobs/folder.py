@@ -12,7 +12,7 @@ from flaxformer.core.paths import replace_at
 from flaxformer.jobs.extension import STEPS, Extension, apply, extension_of
 from flaxformer.jobs.job import Job
 from flaxformer.store.job_log import NAME as LOG_NAME
-from flaxformer.store.places import LIVE
+from flaxformer.store.places import LIVE, PROFILE, REPORT, SUPERSEDED, TRACKERS
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
 from flaxformer.system.errors import UserError
@@ -22,10 +22,9 @@ from flaxformer.system.user_code import code_digests, copy_sources, path_of_copy
 from flaxformer.training import Run
 from flaxformer.training.memory import check_memory
 from flaxformer.training.micro_batches import check_batch
-from flaxformer.training.profile import FOLDER as PROFILE
 
-FILES, FOLDERS = [CONFIG, LOG_NAME, LIVE], {"code": DEEPEST, "reads": DEEPEST, "superseded": 1}
-FOLDERS |= {PROFILE: DEEPEST, "tensorboard": 0, "trackio": 1, "wandb": 0}
+FILES = [CONFIG, LOG_NAME, LIVE, REPORT]
+FOLDERS = {"code": DEEPEST, "reads": DEEPEST, SUPERSEDED: 1, PROFILE: DEEPEST} | TRACKERS
 """Places in a job's folder where no symbolic link may be, beside its steps (`flaxformer.system.links`)."""
 
 

@@ -30,6 +30,7 @@ from flaxformer.runner.events import (
     Started,
 )
 from flaxformer.runner.profiled import profiled
+from flaxformer.store.places import PROFILE
 from flaxformer.study import initial_weights
 from flaxformer.training import Run, TrainState, start
 from flaxformer.training.compiled_run import CompiledRun
@@ -132,8 +133,8 @@ def _steps(
         yield from evaluate(state, step)
         is_initial_due = False
     profile = None if job.profile is None else ProfiledSteps.parse(job.profile)
-    output = job.output if distributed.is_coordinator() else None
-    for chunk in profiled_chunks(profile, output, compiled, run, state, step, steps, size):
+    traces = job.output / PROFILE if distributed.is_coordinator() else None
+    for chunk in profiled_chunks(profile, traces, compiled, run, state, step, steps, size):
         if isinstance(chunk, Trace):
             yield profiled(chunk, compiled, run)
             continue

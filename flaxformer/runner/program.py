@@ -19,6 +19,7 @@ from flaxformer.runner.kept_weights import Keep, KeptWeights
 from flaxformer.runner.partial_runs import PartialRun, Progress
 from flaxformer.runner.profiled import profiled
 from flaxformer.runner.results import error_line, failed_row, finished_rows, is_out_of_memory
+from flaxformer.store.places import PROFILE
 from flaxformer.store.rows import Row
 from flaxformer.study import initial_weights
 from flaxformer.study.arm import Arm, Trial
@@ -51,7 +52,8 @@ class Program:
     ) -> None:
         began, interval = time.perf_counter(), group.example.training.interval
         self.group, self.device_group, self.stack_size = group, device_group, stack_size
-        self.output = execution.output if distributed.is_coordinator() else None
+        output = execution.output if distributed.is_coordinator() else None
+        self.traces = output and output / PROFILE
         self.chunk = chunk_steps(execution.chunk_steps, interval)
         self.compiled = compiled_run(
             group.example,
@@ -119,7 +121,7 @@ class Program:
         if stops():
             return None
         where = self.compiled, runs, progress.states, step, steps, self.chunk
-        for chunk in profiled_chunks(profile, self.output, *where):
+        for chunk in profiled_chunks(profile, self.traces, *where):
             if isinstance(chunk, Trace):
                 yield profiled(chunk, self.compiled, self.group.example)
                 continue

@@ -16,16 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from flaxformer.store.places import DERIVED, FIGURES, TABLES, TRACKERS
 from flaxformer.store.revisions import is_stored
 from flaxformer.system.errors import UserError
 
 ARRAYS = re.compile(r"(?P<step>(.*/)?\d+)/state[^/]*/.*")
 """Path of a file of a checkpoint's arrays, with the folder of its step."""
 MARKER = "published.json"
-TRACKERS = ("tensorboard", "trackers", "trackio", "wandb")
-"""Folders of other programs, in which links are left out."""
-DERIVED = ("results.", "report.html", "live.html", "replication.html", "quantities.parquet", "figures/", "tables/")
-"""Beginnings of the paths that a report writes, and can write again."""
 ATTEMPTS, PAUSE = 200, 0.02
 """Number of times that a folder is read which changes while it is read, and seconds between them."""
 RECENT = 2_000_000_000
@@ -65,7 +62,7 @@ def marker_of(path: str) -> str:
 
 def is_derived(path: str) -> bool:
     """True for the path of a file that a report writes from the others."""
-    return path.startswith(DERIVED)
+    return path in DERIVED or path.startswith((f"{FIGURES}/", f"{TABLES}/"))
 
 
 def scan(folder: Path) -> dict[str, Stamp]:
@@ -85,7 +82,7 @@ def _files(folder: Path, prefix: str) -> Iterator[tuple[str, Stamp]]:
             if entry.name.startswith(".") or prefix.endswith("leases/"):
                 continue
             if entry.is_symlink():
-                if path.startswith(TRACKERS):
+                if path.partition("/")[0] in TRACKERS:  # of other programs, which may link
                     continue
                 raise UserError(f"{entry.path} is a symbolic link; expected a file or folder of its own")
             if entry.is_dir(follow_symlinks=False):

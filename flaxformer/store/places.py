@@ -7,14 +7,23 @@ RUNGS = "rungs"
 """Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
 SUPERSEDED = "superseded"
 """Folder of the rows that were set aside after a change of code."""
-FOLDERS = dict.fromkeys(["groups", "leases", "code", "reads", "figures", "tables", "trackers", SUPERSEDED], DEEPEST)
-FOLDERS |= {"weights": 1, "unfinished": 2, RUNGS: 1, "profile": DEEPEST, "tensorboard": 0, "trackio": 1, "wandb": 0}
+FIGURES, TABLES = "figures", "tables"
+"""Folders that a report writes from the others."""
+TRACKERS = {"tensorboard": 0, "trackio": 1, "wandb": 0}
+"""Folders of trackers, whose files are their own, with the levels in them that are checked for links."""
+PROFILE = "profile"
+"""Folder of traces; jax.profiler makes plugins/profile/TIME in it at each launch."""
+FOLDERS = dict.fromkeys(["groups", "leases", "code", "reads", FIGURES, TABLES, "trackers", SUPERSEDED], DEEPEST)
+FOLDERS |= {"weights": 1, "unfinished": 2, RUNGS: 1, PROFILE: DEEPEST} | TRACKERS
 """Folders in a study's folder, with the levels in them that `check_links` checks.
 
-A folder of checkpoints is checked when a step of it is read or written; a tracker's files are its own.
+A folder of checkpoints is checked when a step of it is read or written.
 """
 REPORT, LIVE = "report.html", "live.html"
 """The report, and the page of `--live`."""
+DERIVED = ["results.parquet", "results.csv", "results.md", "results.tex", "quantities.parquet"]
+DERIVED += [REPORT, "replication.html", LIVE]
+"""Files that a report writes from the others."""
 FILES = ["study.json", "declarations.jsonl", "declarations.head", *LINES]
-FILES += ["results.parquet", "results.csv", "results.md", "results.tex", REPORT, "replication.html", LIVE]
+FILES += DERIVED
 """Files in a study's folder."""

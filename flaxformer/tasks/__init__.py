@@ -4,7 +4,7 @@ from flaxformer.tasks.arithmetic import ModularAddition
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.choices import MultipleChoice, TextClassification
-from flaxformer.tasks.corrupted import Corrupted, MaskedTokens, SpanCorruption
+from flaxformer.tasks.corrupted import Corrupted, MaskedText, MaskedTokens, SpanCorruption
 from flaxformer.tasks.evaluations import Evaluation, EvaluationData, EvaluationSet
 from flaxformer.tasks.images import Digits, Images
 from flaxformer.tasks.labels import TextLabels
@@ -31,6 +31,7 @@ __all__ = [
     "EvaluationSet",
     "Images",
     "Induction",
+    "MaskedText",
     "MaskedTokens",
     "Mixture",
     "MixtureStage",

@@ -103,15 +103,33 @@ def _corrupt_batch(task: Corrupted, key: Array, plain: Batch) -> Batch:
     return batch.replace(segments=plain.segments, positions=plain.positions)
 
 
-class MaskedTokens(Corrupted):
+class MaskedText(Corrupted):
+    """Windows of L tokens of a text in which some are replaced by a mask token, the id after the text's own."""
+
+    is_abstract: ClassVar[bool] = True
+    targets_in_inputs: ClassVar[bool] = False
+
+    @property
+    def mask(self) -> int:
+        """Id of the mask token."""
+        return self.text.vocabulary
+
+    @property
+    def vocabulary(self) -> int:
+        return self.text.vocabulary + 1
+
+    @property
+    def sequence_length(self) -> int:
+        return self.text.length
+
+
+class MaskedTokens(MaskedText):
     """Masked language modelling: predict tokens at randomly chosen places, with a bidirectional model.
 
     In each window of L tokens, round(rate · L) places are chosen, and only these are scored. At a share `masked` of
     them the input is the mask token (the id after the text's own), at a share `random` a uniformly drawn token, and at
     the rest the token itself. Devlin et al. 2019 use 0.15, 0.8 and 0.1.
     """
-
-    targets_in_inputs: ClassVar[bool] = False
 
     rate: float = static(0.15, above=0, at_most=1)
     masked: float = static(0.8, at_least=0, at_most=1)
@@ -129,19 +147,6 @@ class MaskedTokens(Corrupted):
     def scored_places(self) -> int:
         """Number of scored places per window."""
         return round(self.rate * self.text.length)
-
-    @property
-    def mask(self) -> int:
-        """Id of the mask token."""
-        return self.text.vocabulary
-
-    @property
-    def vocabulary(self) -> int:
-        return self.text.vocabulary + 1
-
-    @property
-    def sequence_length(self) -> int:
-        return self.text.length
 
     def corrupt(self, key: Array, window: Int[Array, "length"]) -> Batch:
         place_key, kind_key, token_key = jax.random.split(key, 3)

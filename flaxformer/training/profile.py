@@ -22,9 +22,6 @@ from flaxformer.training.loop import TrainedSteps, chunk_steps, train_chunks
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState
 
-FOLDER = "profile"
-"""Folder of traces in an output folder; jax.profiler makes plugins/profile/TIME in it at each launch."""
-
 
 @dataclasses.dataclass(frozen=True)
 class ProfiledSteps:
@@ -51,7 +48,7 @@ class Trace(NamedTuple):
     """A trace of steps of a run.
 
     Args:
-      folder: the folder that jax.profiler has made; the output folder if it has failed.
+      folder: the folder that jax.profiler has made; the folder of traces if it has failed.
       first, last: the first and the last of the steps, from 1.
       seconds: time in the calls of the compiled program.
       chunk: number of steps of one call.
@@ -99,7 +96,7 @@ def _plan(profile: ProfiledSteps, first: int, last: int, size: int) -> _Plan:
 
 def profiled_chunks(
     profile: ProfiledSteps | None,
-    output: Path | None,
+    folder: Path | None,
     compiled: CompiledRun,
     run: Run,
     state: TrainState,
@@ -111,7 +108,7 @@ def profiled_chunks(
 
     Args:
       profile: the steps; None for `train_chunks` alone.
-      output: output folder of the trace; None to divide the steps alike and trace none.
+      folder: folder of traces; None to divide the steps alike and trace none.
     """
     if profile is None:
         yield from train_chunks(compiled, run, state, first, last, size)
@@ -128,10 +125,10 @@ def profiled_chunks(
     yield from train(first, plan.shorter, size)
     yield from train(plan.shorter, plan.begin, plan.chunk)
     traced = train(plan.begin, plan.end, plan.chunk)
-    if output is None or plan.begin == plan.end:
+    if folder is None or plan.begin == plan.end:
         yield from traced
     else:
-        yield from _traced(output / FOLDER, traced, plan)
+        yield from _traced(folder, traced, plan)
     yield from train(plan.end, plan.longer, plan.chunk)
     yield from train(plan.longer, last, size)
 

@@ -72,17 +72,26 @@ def test_a_page_that_is_not_wanted_is_not_written(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", ["run", "train"])
-def test_the_page_of_a_command_leads_to_its_report_at_the_end(tmp_path, monkeypatch, capsys, command):
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("run", []), ("run", ["--launcher", "local", "--workers", "1"]), ("train", ["--samples", "0"])],
+)
+def test_the_page_of_a_command_leads_to_its_report_at_the_end(tmp_path, monkeypatch, capsys, command, options):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.py").write_text(STUDY)
     (tmp_path / "train.py").write_text(FILE)
     (tmp_path / "text.txt").write_text(TEXT)
-    options = ["--samples", "0"] if command == "train" else []
     assert main([command, f"{command}.py", *options, "--output", "out", "--live"]) == 0
     assert "Live: out/live.html" in capsys.readouterr().out
     assert (tmp_path / "out/live.html").read_text() == TO_REPORT
     assert (tmp_path / "out/report.html").exists()
+
+
+def test_slurm_returns_too_early_for_a_live_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.py").write_text(STUDY)
+    assert main(["run", "run.py", "--launcher", "slurm", "--live"]) == 2
+    assert "--live is given, and --launcher slurm returns before the runs end" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from pages import ROOT, blocks, pages
 from study.tiny import fill
 
 from flaxformer import cli
+from flaxformer.catalog import import_named
 from flaxformer.cli.parsing import parse
 from flaxformer.core.overrides import override
 from flaxformer.report.write import write
@@ -169,6 +170,7 @@ def test_every_command_is_one_that_the_command_line_takes(folder, finished, monk
             assert cli.main(line[1:]) == 0, (page, line)
             continue
         arguments = parse(line[1:])
+        import_named(line[1:])  # as the command does
         overrides, file = getattr(arguments, "overrides", ()), getattr(arguments, "file", None)
         if overrides and file.exists():
             own = load(file, "run", Run) if line[1] == "train" else load_study(file).baseline

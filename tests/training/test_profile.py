@@ -97,7 +97,7 @@ def test_a_trace_that_fails_harms_nothing(tmp_path, monkeypatch, step):
     monkeypatch.setattr(jax.profiler, "start_trace", lambda *arguments, **options: None)
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: None)
     monkeypatch.setattr(jax.profiler, step, fails)
-    *chunks, trace = profiled_chunks(ProfiledSteps(2, 3), tmp_path, Counter(), None, 0, 0, 4, 2)
+    *chunks, trace = profiled_chunks(ProfiledSteps(2, 3), tmp_path / "profile", Counter(), None, 0, 0, 4, 2)
     assert chunks[-1].step == 4
     assert trace.error == "RuntimeError: no space left"
     assert trace.folder == Path(tmp_path / "profile")
