@@ -6,9 +6,10 @@ from typing import TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer.components.component import Aux, Context
+from flaxformer.components.heads import OutputProjection
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import fold_in_name
 from flaxformer.core.points import Edits
@@ -160,23 +161,15 @@ def run(
     earlier, whole = (None, None) if cache is None else (cache.states, cache_context(config, context, cache))
     remat = settings.get("remat", "none")
     x, blocks, aux, states = run_layers(params.blocks, config, x, edited, keys["blocks"], earlier, whole, remat)
-    with jax.named_scope("head"):
-        final, last = normalise(params.final_norm, config.final_norm, config.residual.end(x), context)
-        final = edited.edit("final", final)
-        final, context = last_token(final, context) if last_only else (final, context)
-        output, projection, head = config.head.apply_with_aux(
-            params.head, final, _table(params), context.with_key(keys["head"]), config.norm_kind
-        )
-    parts = {"blocks": aux, "embedding_norm": first, "final_norm": last, "head": head}
-    parts |= {} if encoder is None else {"encoder": encoder.aux}
+    final, output, projection, last = _output(params, config, x, edited.with_key(keys["head"]), last_only)
     encoder_intermediates = None if encoder is None else encoder.intermediates
+    intermediates = Intermediates(embedded, tuple(filter(None, blocks or ())), final, encoder_intermediates)
+    parts = {"blocks": aux, "embedding_norm": first, "encoder": Aux() if encoder is None else encoder.aux}
     return ModelOutput(
         output=output,
-        aux=functools.reduce(Aux.merge, (part.within(name) for name, part in parts.items())),
+        aux=functools.reduce(Aux.merge, (part.within(name) for name, part in parts.items())).merge(last),
         cache=None if cache is None else cache.replace(layers=states.layers, shared=states.shared),
-        intermediates=Intermediates(embedded, tuple(filter(None, blocks or ())), final, encoder_intermediates)
-        if keeps
-        else None,
+        intermediates=intermediates if keeps else None,
         projection=projection,
     )
 
@@ -225,6 +218,25 @@ def _embed_inputs(
         offset=offset,
     )
     return x, context
+
+
+def _output(
+    params: Transformer, config: ModelConfig, x: PyTree, context: Context, last_only: bool
+) -> tuple[Float[Array, "*batch T D"], Float[Array, "..."], OutputProjection | None, Aux]:
+    """Return the final vectors, the output of the head and its last step, and the `Aux` of the final norm and the head.
+
+    Args:
+      x: the residual stream after the last block.
+      context: with the random key of the head.
+    """
+    plain = context.replace(edits=None)  # a norm or a head has no points
+    with jax.named_scope("head"):
+        final, norm = normalise(params.final_norm, config.final_norm, config.residual.end(x), plain.with_key(None))
+        final = context.edit("final", final)
+        final, plain = last_token(final, plain) if last_only else (final, plain)
+        table = _table(params)
+        output, projection, head = config.head.apply_with_aux(params.head, final, table, plain, config.norm_kind)
+    return final, output, projection, norm.within("final_norm").merge(head.within("head"))
 
 
 def _table(params: Transformer) -> Array | None:

@@ -52,40 +52,47 @@ def linear_recurrence(
         arrays = [x if i in (0, 2) else jnp.where(keep, x, 0) for i, x in enumerate(arrays)]
     length = query.shape[-3]
     chunk = max(1, min(chunk, length))
-    last, strict = (jnp.tri(chunk, k=k, dtype=bool)[..., None] for k in (0, -1))
 
     def by_chunk(x: Float[Array, "*batch T N d"]) -> Float[Array, "n *batch N chunk d"]:
         x = jnp.pad(x.astype(dtype), [(0, 0)] * (x.ndim - 3) + [(0, -length % chunk), (0, 0), (0, 0)])
         x = x.reshape(*x.shape[:-3], -1, chunk, *x.shape[-2:])
         return jnp.moveaxis(jnp.swapaxes(x, -3, -2), -4, 0)
 
-    def body(state: Array, tokens: list[Array]) -> tuple[Array, Array]:
-        query, key, value, log_decay, *update = tokens
-        total = jnp.cumsum(log_decay, axis=-2)
-
-        def scores(x: Array, y: Array, x_total: Array, mask: Array) -> Array:
-            gap = x_total[..., :, None, :] - total[..., None, :, :]
-            gap = jnp.where(jnp.broadcast_to(mask, gap.shape), gap, -jnp.inf)
-            if gap.shape[-1] == 1:
-                return (x @ jnp.matrix_transpose(y)) * jnp.exp(gap[..., 0])
-            return jnp.einsum("...td,...sd,...tsd->...ts", x, y, jnp.exp(gap))
-
-        y = (query * jnp.exp(total)) @ state + scores(query, key, total, last) @ value
-        end = total[..., -1:, :]
-        after = jnp.matrix_transpose(jnp.exp(end)) * state
-        after += jnp.matrix_transpose(key * jnp.exp(end - total)) @ value
-        if update:
-            a, b = update
-            before = total - log_decay
-            u = (a * jnp.exp(before)) @ state + scores(a, key, before, strict) @ value
-            u = triangular_solve(-scores(a, b, before, strict), u, left_side=True, lower=True, unit_diagonal=True)
-            y += scores(query, b, total, last) @ u
-            after += jnp.matrix_transpose(b * jnp.exp(end - total)) @ u
-        return after, y
-
-    after, y = jax.lax.scan(body, state.astype(dtype), list(map(by_chunk, arrays)))
+    after, y = jax.lax.scan(_chunk, state.astype(dtype), list(map(by_chunk, arrays)))
     y = jnp.swapaxes(jnp.moveaxis(y, 0, -4), -3, -2)
     return y.reshape(*y.shape[:-4], -1, *y.shape[-2:])[..., :length, :, :], after.astype(state.dtype)
+
+
+def _chunk(state: Float[Array, "*batch N d_k d_v"], tokens: list[Array]) -> tuple[Array, Array]:
+    """Return the state after a chunk, and y of its tokens [*batch, N, chunk, d_v], by the equations above.
+
+    Args:
+      state: S_0.
+      tokens: q, k, v, log α, and a and b if there are.
+    """
+    query, key, value, log_decay, *update = tokens
+    total = jnp.cumsum(log_decay, axis=-2)
+    last, strict = (jnp.tri(query.shape[-2], k=k, dtype=bool)[..., None] for k in (0, -1))
+
+    def scores(x: Array, y: Array, x_total: Array, mask: Array) -> Array:
+        gap = x_total[..., :, None, :] - total[..., None, :, :]
+        gap = jnp.where(jnp.broadcast_to(mask, gap.shape), gap, -jnp.inf)
+        if gap.shape[-1] == 1:
+            return (x @ jnp.matrix_transpose(y)) * jnp.exp(gap[..., 0])
+        return jnp.einsum("...td,...sd,...tsd->...ts", x, y, jnp.exp(gap))
+
+    y = (query * jnp.exp(total)) @ state + scores(query, key, total, last) @ value
+    end = total[..., -1:, :]
+    after = jnp.matrix_transpose(jnp.exp(end)) * state
+    after += jnp.matrix_transpose(key * jnp.exp(end - total)) @ value
+    if update:
+        a, b = update
+        before = total - log_decay
+        u = (a * jnp.exp(before)) @ state + scores(a, key, before, strict) @ value
+        u = triangular_solve(-scores(a, b, before, strict), u, left_side=True, lower=True, unit_diagonal=True)
+        y += scores(query, b, total, last) @ u
+        after += jnp.matrix_transpose(b * jnp.exp(end - total)) @ u
+    return after, y
 
 
 def previous_tokens(

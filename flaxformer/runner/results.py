@@ -56,9 +56,7 @@ def finished_rows(
             training_tokens=cost.tokens,
             memory_bytes=memory_bytes or None,
             labels=trial.arm.labels,
-            metrics=_at(evaluations[-1], i)
-            | _at(final, i)
-            | {f"initial_{name}": x for name, x in _at(evaluations[0], i).items()},
+            metrics=_metrics(evaluations, final, i),
             curves=_curves([_at(evaluation, i) for evaluation in evaluations])
             | {"train_loss": [float(loss) for chunk in progress.losses for loss in chunk[i]]}
             | _diagnostics_curves(diagnostics, i),
@@ -66,6 +64,12 @@ def finished_rows(
         for i, trial in enumerate(trials)
     ]
     return [dataclasses.replace(row, status="diverged") if is_diverged(row) else row for row in rows]
+
+
+def _metrics(evaluations: Sequence[Mapping[str, Array]], final: Mapping[str, Array], i: int) -> dict[str, float]:
+    """The metrics of one run at its end, and those before training."""
+    initial = {f"initial_{name}": x for name, x in _at(evaluations[0], i).items()}
+    return _at(evaluations[-1], i) | _at(final, i) | initial
 
 
 def _at(metrics: Mapping[str, Array], i: int) -> dict[str, float]:
