@@ -1,7 +1,8 @@
 """Published architectures by name: `PUBLISHED["gpt2"]`, or `model=gpt2` on the command line.
 
 They are ordinary configs, each of whose fields can be varied. Dropout is that of the publication, without dropout of
-attention weights. Initial deviations of the package are used where a publication scales single matrices otherwise.
+attention weights. Initial values are those of the publication or its code (GPT-2: the outputs of branches by 1/√(2 L);
+T5: variance 1 / fan-in, and queries by 1/√d_head, since its logits have no scale); Llama's are not published.
 
 | name | source |
 | --- | --- |
@@ -16,10 +17,11 @@ attention weights. Initial deviations of the package are used where a publicatio
 from flaxformer.components.attention import Attention
 from flaxformer.components.feed_forward import Dense, Gated
 from flaxformer.components.heads import LanguageModel
-from flaxformer.components.initializers import Normal
+from flaxformer.components.initializers import LeCun, Normal
 from flaxformer.components.inputs import Tokens
 from flaxformer.components.norms import POST, PRE, LayerNorm, NormPlacement, RMSNorm
 from flaxformer.components.positions import LearnedPositions, RelativeBuckets, Rotary, Sinusoidal
+from flaxformer.config.initial import DEPTH_SCALED_OUTPUTS, Initial
 from flaxformer.config.model import ModelConfig
 
 
@@ -53,6 +55,7 @@ def _gpt2(layers: int, d_model: int, heads: int) -> ModelConfig:
         inputs=Tokens(std=0.02),
         head=LanguageModel(tied=True),
         initializer=Normal(deviation=0.02),
+        initial=(DEPTH_SCALED_OUTPUTS,),
         dropout=0.1,
     )
 
@@ -77,20 +80,25 @@ def _bert(layers: int, d_model: int, heads: int) -> ModelConfig:
 
 
 def _t5(layers: int, d_model: int, heads: int, d_ff: int) -> ModelConfig:
+    d_head = 64
+    queries = Initial(weights=("blocks/*/attention/query",), factor=d_head**-0.5)
+    cross_queries = Initial(weights=("blocks/*/cross_attention/query",), factor=d_head**-0.5)
     decoder = ModelConfig(
         vocabulary=32_128,
         layers=layers,
         d_model=d_model,
-        attention=Attention(heads=heads, d_head=64, scale_exponent=0.0, bias=False, out_bias=False),
+        attention=Attention(heads=heads, d_head=d_head, scale_exponent=0.0, bias=False, out_bias=False),
         feed_forward=Dense(d_ff=d_ff, activation="relu", bias=False),
         norm=PRE,
         norm_kind=RMSNorm(epsilon=1e-6),
-        positions=RelativeBuckets(buckets=32, max_distance=128),
+        positions=RelativeBuckets(buckets=32, max_distance=128, std=d_model**-0.5),
         inputs=Tokens(std=1.0),
         head=LanguageModel(tied=True, scale_exponent=0.5),
+        initializer=LeCun(),
+        initial=(queries, cross_queries),
         dropout=0.1,
     )
-    return decoder.with_encoder(inputs=Tokens(shared=True))
+    return decoder.with_encoder(inputs=Tokens(shared=True), initial=(queries,))
 
 
 def _llama(

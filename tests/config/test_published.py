@@ -1,10 +1,12 @@
 """Published architectures: exact numbers of parameters, and the configs that their checkpoints have."""
 
+import re
+
 import jax
 import pytest
 
 from flaxformer import model
-from flaxformer.components import Xavier
+from flaxformer.components import RelativeBuckets, Xavier
 from flaxformer.config import PUBLISHED, ModelConfig
 from flaxformer.core import params
 from flaxformer.core.canonical import canonical
@@ -75,9 +77,11 @@ CHECKPOINTS = {
 
 
 def without_initializers(config):
-    """A config with the initializer of configs that are read from checkpoints."""
+    """A config with the initial values of configs that are read from checkpoints."""
     encoder = config.encoder and without_initializers(config.encoder)
-    return config.replace(initializer=Xavier(), encoder=encoder)
+    positions = config.positions
+    positions = positions.replace(std=0.02) if isinstance(positions, RelativeBuckets) else positions
+    return config.replace(initializer=Xavier(), initial=(), positions=positions, encoder=encoder)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -94,6 +98,35 @@ def test_the_config_is_that_of_the_published_checkpoint(name):
     family, attributes = CHECKPOINTS[name]
     found = with_explicit_widths(without_initializers(PUBLISHED[name]), *WIDTHS)
     assert differences(canonical(read_attributes(family, attributes, {})), canonical(found)) == []
+
+
+def deviations(config):
+    """The standard deviation of each matrix of a model, by its name without the number of the layer."""
+    weights = model.init(jax.random.key(0), config)
+    return {
+        re.sub(r"blocks/\d+/", "", path): float(leaf.std()) for path, leaf in params.table(weights) if leaf.ndim > 1
+    }
+
+
+def test_gpt2_starts_as_its_publication_says():
+    measured = deviations(PUBLISHED["gpt2"].replace(layers=2, vocabulary=200))
+    outputs = {"attention/out", "feed_forward/down"}
+    assert outputs < measured.keys()
+    for name, deviation in measured.items():
+        if "bias" not in name and name != "positions/table":
+            assert deviation == pytest.approx(0.02 / 2 if name in outputs else 0.02, rel=0.02), name
+
+
+def test_t5_starts_as_its_code_does():
+    """The deviations of T5PreTrainedModel._init_weights of transformers 5.24, with a factor of 1."""
+    d_model, heads, d_head, d_ff = 512, 8, 64, 2048
+    measured = deviations(PUBLISHED["t5-small"].replace(layers=1))
+    expected = {"query": (d_model * d_head) ** -0.5, "key": d_model**-0.5, "value": d_model**-0.5}
+    expected |= {"out": (heads * d_head) ** -0.5, "up": d_model**-0.5, "down": d_ff**-0.5, "tokens": 1.0}
+    expected |= {"table": d_model**-0.5}
+    for name, deviation in measured.items():
+        rel = 0.2 if name.endswith("table") else 0.02  # of 256 numbers
+        assert deviation == pytest.approx(expected[name.rpartition("/")[2]], rel=rel), name
 
 
 @pytest.mark.every(3)
