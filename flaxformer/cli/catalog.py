@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from flaxformer.catalog.index import FAMILIES, Mechanism, mechanisms
 from flaxformer.cli.arguments import Catalog
+from flaxformer.cli.terminal import print_json
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.wording import count_of
 
@@ -57,7 +57,7 @@ def main(arguments: Catalog, console: Console) -> int:
         chosen = [mechanism for mechanism in chosen if mechanism.family == arguments.family]
     if arguments.json:
         for mechanism in chosen:
-            print(json.dumps(dataclasses.asdict(mechanism) | {"year": mechanism.year}))
+            print_json(dataclasses.asdict(mechanism) | {"year": mechanism.year}, in_line=True)
     elif arguments.markdown:
         print("\n".join(page(chosen)))
     else:

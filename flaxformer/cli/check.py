@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from flaxformer.cli.arguments import Check
 from flaxformer.cli.arguments.options import FAILED
+from flaxformer.cli.terminal import print_json
 from flaxformer.core.overrides import override
 from flaxformer.laws import LAWS, Result, Subject, check_names, check_subject, distinct_models, scales
 from flaxformer.report.table import Table
@@ -57,7 +57,7 @@ def _print_json(arguments: Check) -> int:
         for result in check_subject(Subject(run.without_init), arguments.laws):
             is_violated |= result.finding.is_violated
             row = {"model": name, "law": result.law, "verdict": result.finding.verdict, "words": result.finding.words}
-            print(json.dumps(row | {"seconds": round(result.seconds, 3)}, ensure_ascii=False), flush=True)
+            print_json(row | {"seconds": round(result.seconds, 3)}, in_line=True)
         jax.clear_caches()
     return FAILED if is_violated else 0
 

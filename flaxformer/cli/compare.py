@@ -1,6 +1,5 @@
 """The command `flaxformer compare DIR DIR`, for two studies or two training jobs."""
 
-import json
 import math
 from collections.abc import Sequence
 
@@ -12,6 +11,7 @@ from flaxformer.analysis.analysis import Analysis, ArmSummary, analyse_to_show
 from flaxformer.analysis.compare import Comparison, compare
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.cli.arguments import Compare
+from flaxformer.cli.terminal import print_json
 from flaxformer.report import job_comparison, phrasing
 from flaxformer.report.as_json import comparison_json
 from flaxformer.report.job import is_job, read_job
@@ -40,7 +40,7 @@ def main(arguments: Compare, console: Console) -> int:
     if arguments.table is not None:
         write_table(arguments.table, join(*folders).to_dicts())
     if arguments.json:
-        print(json.dumps(comparison_json(comparison, folders), indent=1, ensure_ascii=False))
+        print_json(comparison_json(comparison, folders))
         return 0
     for side, folder, analysis in zip("AB", folders, (comparison.a, comparison.b), strict=True):
         missing = f" ({count_of(analysis.missing, 'run')} missing)" if analysis.missing else ""

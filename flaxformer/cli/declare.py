@@ -1,13 +1,12 @@
 """The command `flaxformer declare FILE`."""
 
-import json
-
 from rich.console import Console
 from rich.text import Text
 
 from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.analysis.claim_history import seeds_in_words
 from flaxformer.cli.arguments import Declare
+from flaxformer.cli.terminal import print_json
 from flaxformer.report import phrasing, verdicts
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import check_recipes, declare, plan_of, store_of
@@ -30,7 +29,7 @@ def main(arguments: Declare, console: Console) -> int:
     declare(plan, store, arguments.on_code_change)
     declaration = describe(store, analyse(store))
     if arguments.json:
-        print(json.dumps(declaration, indent=1, ensure_ascii=False))
+        print_json(declaration)
     else:
         show(console, declaration)
     return 0

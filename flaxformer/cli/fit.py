@@ -1,6 +1,5 @@
 """The command `flaxformer fit FILE`."""
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ import polars as pl
 from rich.console import Console
 
 from flaxformer.cli.arguments import Fit
+from flaxformer.cli.terminal import print_json
 from flaxformer.report.scaling_text import interval
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
@@ -49,7 +49,7 @@ def main(arguments: Fit, console: Console) -> int:
         seed=arguments.seed,
     )
     if arguments.json:
-        console.print(json.dumps(_as_json(fit)), highlight=False, markup=False, soft_wrap=True)
+        print_json(_as_json(fit))
         return 0
     rows = [[name, interval(estimate), f"{fit.errors[name]:.2g}"] for name, estimate in fit.numbers.items()]
     console.print(fit_width(Table("", ["", "value [95 %]", "standard error"], rows, 1), console.width))

@@ -1,6 +1,5 @@
 """The command `flaxformer noise FILE`."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from flaxformer.analysis.noise_study import noise_study, small_change
 from flaxformer.cli.arguments import MeasureNoise
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.show import show_paths
+from flaxformer.cli.terminal import print_json
 from flaxformer.core.overrides import override
 from flaxformer.jobs.progress import follow
 from flaxformer.jobs.run_study import begin
@@ -54,7 +54,7 @@ def main(arguments: MeasureNoise, console: Console) -> int:
     if arguments.json:
         effects = {str(n): effect for n, effect in noise.table(floor)}
         sources = {variance.labels["varied"]: variance.sd for variance in noise.sources(analysis)}
-        print(json.dumps(plain(floor) | {"sd_by_source": sources, "finds": effects}, indent=1))
+        print_json(plain(floor) | {"sd_by_source": sources, "finds": effects})
     else:
         for line in describe(floor, analysis):
             console.print(line, highlight=False, markup=False)

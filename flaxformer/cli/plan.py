@@ -1,7 +1,6 @@
 """The command `flaxformer plan FILE`."""
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from flaxformer.cli import target
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.remat import remat_table
 from flaxformer.cli.study import load
+from flaxformer.cli.terminal import print_json
 from flaxformer.config import ModelConfig
 from flaxformer.core import params
 from flaxformer.core.params import Spec
@@ -68,7 +68,7 @@ def main(arguments: Plan, console: Console) -> int:
         planned = [_plan_program(group, ended, devices) for group in programs]
     lines = _describe(plan, planned, execution)
     if arguments.json:
-        print(json.dumps(_as_json(study, planned, lines), indent=1, ensure_ascii=False))
+        print_json(_as_json(study, planned, lines))
         return 0
     for line in lines:
         console.print(line, highlight=False)

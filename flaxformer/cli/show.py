@@ -1,6 +1,5 @@
 """Output that commands for studies share: the report, paths, damaged files and failed runs."""
 
-import json
 from pathlib import Path
 
 from rich.console import Console
@@ -8,6 +7,7 @@ from rich.text import Text
 
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.last_command import overrides_of
+from flaxformer.cli.terminal import print_json
 from flaxformer.ledger.reading import LedgerResults
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
@@ -34,7 +34,7 @@ def show_report(store: Store, console: Console, is_full: bool = False, as_json: 
         from flaxformer.report.as_json import study_json
 
         answer = study_json(analysis, store.root, overrides_of(read_lines(store.root / LAUNCHES)))
-        print(json.dumps(answer, indent=1, ensure_ascii=False))
+        print_json(answer)
         return len(analysis.failed_runs)
     console.print()
     if is_full:
@@ -70,7 +70,7 @@ def show_ledger(results: LedgerResults, console: Console, as_json: bool = False)
 
     page = ledger_page.write_page(results)
     if as_json:
-        print(json.dumps(ledger_page.as_json(results), indent=1, ensure_ascii=False))
+        print_json(ledger_page.as_json(results))
         return
     for line in ledger_page.describe(results):
         console.print(line, highlight=False, markup=False)

@@ -1,6 +1,5 @@
 """The command `flaxformer status DIR`."""
 
-import json
 import time
 
 from rich.console import Console, Group, RenderableType
@@ -9,6 +8,7 @@ from rich.text import Text
 
 from flaxformer.cli.arguments import Status
 from flaxformer.cli.study_progress import groups_table, is_over, lease_line, summary
+from flaxformer.cli.terminal import print_json
 from flaxformer.ledger.reading import is_ledger, read_ledger
 from flaxformer.report.job import is_job, read_job
 from flaxformer.report.width import fit_width
@@ -31,7 +31,7 @@ def main(arguments: Status, console: Console) -> int:
         return job_status(arguments, console)
     store = Store(arguments.directory)
     if arguments.json:
-        print(json.dumps(status(store), indent=1))
+        print_json(status(store))
     elif not arguments.watch:
         console.print(view(status(store), console.width))
     elif console.is_terminal:
@@ -47,7 +47,7 @@ def ledger_status(arguments: Status, console: Console) -> int:
 
     results = read_ledger(arguments.directory)
     if arguments.json:
-        print(json.dumps(as_json(results), indent=1, ensure_ascii=False))
+        print_json(as_json(results))
     else:
         for line in describe(results):
             console.print(line, highlight=False, markup=False)
@@ -59,7 +59,7 @@ def job_status(arguments: Status, console: Console) -> int:
     while True:
         job = read_job(arguments.directory)
         if arguments.json:
-            print(json.dumps({"step": job.step, "steps": job.steps, "best": job.best, "diverged": job.has_diverged}))
+            print_json({"step": job.step, "steps": job.steps, "best": job.best, "diverged": job.has_diverged})
         else:
             console.print("; ".join([job.state, *job.scores]), highlight=False, markup=False)
         if not arguments.watch or job.is_finished or job.has_diverged:

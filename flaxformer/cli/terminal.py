@@ -1,5 +1,6 @@
 """Output of the command: texts of users and of foreign folders are shown, and never obeyed by the terminal."""
 
+import json
 from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
@@ -13,6 +14,19 @@ def safe_console(is_error: bool = False) -> Console:
     console = Console(stderr=is_error, markup=False)
     console.push_render_hook(_Printable())
     return console
+
+
+def print_json(data: object, *, in_line: bool = False) -> None:
+    """Print data as JSON on standard output, and nothing else.
+
+    Characters that a terminal or a reader's eye would obey are escaped, as JSON allows in every text.
+
+    Args:
+      in_line: True for one line, to be read as soon as it is printed.
+    """
+    text = json.dumps(data, ensure_ascii=False, indent=None if in_line else 1)
+    escaped = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    print(escaped, flush=True)
 
 
 class _Printable(RenderHook):

@@ -1,6 +1,5 @@
 """The command `flaxformer verify DIR`."""
 
-import json
 import secrets
 from collections.abc import Generator, Mapping
 
@@ -12,6 +11,7 @@ from flaxformer.analysis.declaration_limits import MOST_NAMED, verification
 from flaxformer.cli.arguments import Verify
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.copied_study import copied_study, last_command
+from flaxformer.cli.terminal import print_json
 from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs.progress import Totals, follow
 from flaxformer.model.layout import Layout
@@ -63,7 +63,7 @@ def main(arguments: Verify, console: Console) -> int:
     is_recorded = declaration_log.record_event(store, event)
     if arguments.json:
         reasons = choice.not_verified | outcome.not_verified
-        print(json.dumps(plain(event) | {"not_verified": reasons, "recorded": is_recorded}, indent=1))
+        print_json(plain(event) | {"not_verified": reasons, "recorded": is_recorded})
     else:
         show_not_verified(console, outcome.not_verified)
         show(console, event, is_recorded)

@@ -33,7 +33,7 @@ LAUNCH: dict[str, Types] = {
     "devices": NUMBER,
     "peak": (*NUMBER, type(None)),
 }
-"""Types of the fields that every line of a launch has."""
+"""Types of the fields of a launch."""
 WALL_TIME: dict[str, Types] = {"elapsed": NUMBER, "goodput": NUMBER}
 TYPES: dict[str, dict[str, Types]] = {
     "launch": LAUNCH | {"lost": NUMBER},
@@ -42,6 +42,8 @@ TYPES: dict[str, dict[str, Types]] = {
     "sample": {"prompt": str, "text": str},
 }
 """Types of named fields of a line by its kind."""
+REQUIRED = {"launch": tuple(LAUNCH), "sample": ("prompt", "text")}
+"""Fields that a line of a kind has."""
 OTHERS: dict[str, Types] = {"evaluation": NUMBER, "test": NUMBER, "steps": list}
 """Type of its other fields; a list is of numbers."""
 LogLine: TypeAlias = digests.JsonObject
@@ -85,7 +87,7 @@ def _problem(line: LogLine) -> str:
     kind = line["kind"]
     other = OTHERS.get(kind, object)
     types = {name: TYPES.get(kind, {}).get(name, other) for name in line if name not in ("kind", "step")}
-    wrong = [name for name in LAUNCH if kind == "launch" and name not in line]
+    wrong = [name for name in REQUIRED.get(kind, ()) if name not in line]
     wrong += [name for name, expected in types.items() if not isinstance(line[name], expected)]
     lists = {name: line[name] for name, expected in types.items() if expected is list and name not in wrong}
     wrong += [name for name, values in lists.items() if not all(isinstance(value, NUMBER) for value in values)]

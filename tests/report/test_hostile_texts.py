@@ -10,15 +10,17 @@ import shutil
 import numpy as np
 import polars as pl
 import pytest
+from ledger.ledgers import begun
 from study.tiny import BASELINE, LOWER, NORM, RATE, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.replication import compare_claims
 from flaxformer.checkpoint import Checkpoints, write_config
 from flaxformer.cli import main
+from flaxformer.ledger import log as ledger_log
 from flaxformer.report import figures, replication
 from flaxformer.report.texts import csv_cell, passive
-from flaxformer.store import declaration_log, line_forms, records, trial_measurements
+from flaxformer.store import declaration_log, job_log, line_forms, records, trial_measurements
 from flaxformer.store.line_forms import MeasuringLaunch, TrialMeasurement
 from flaxformer.store.log_entries import Replication, Verification, read_entry
 from flaxformer.store.rows import Row
@@ -44,6 +46,17 @@ ACTIVE = {
     ".tex": re.compile(r"<script|\\input\{x"),
 }
 SHOWN = re.compile(r"alert(?:\\?\(|&#40;)(\d+)")
+
+
+JOB_LOG = [
+    {"kind": "launch", "step": 0, "parameters": 9, "flops_per_step": 9.0, "tokens_per_step": 9, "device": "a device"}
+    | {"devices": 1, "peak": None, "time": "2026-01-01T00:00:00", "file": "job.py"},
+    {"kind": "steps", "step": 6, "loss": [2.0] * 6, "seconds": 1.0, "elapsed": 2.0, "goodput": 0.5},
+    {"kind": "evaluation", "step": 6, "validation_loss": 2.0, "validation_a_name": 2.0},
+    {"kind": "sample", "step": 6, "prompt": "a prompt", "text": "a text"},
+    {"kind": "test", "step": 6, "test_loss": 2.0},
+    {"kind": "time", "step": 6, "elapsed": 3.0, "goodput": 0.3, "starting": 1.0},
+]
 
 
 def gap(rows):
@@ -88,6 +101,15 @@ def whole(root):
     saved = Checkpoints(root / "job")
     saved.save(6, {"w": np.zeros(3)}, {"validation_loss": 1.0})
     saved.wait()
+    (root / "job/log.jsonl").write_bytes(b"".join(map(digests.line, JOB_LOG)))
+    suggestions = {"round": 0, "paths": ["optimizer.learning_rate"], "points": [["0.001"]]}
+    records.append_line(root / "suggestions.jsonl", suggestions)
+    (root / "ledger").mkdir()
+    entries = []
+    attempt = ledger_log.Attempt(number=1, reason="a reason", changes=("a=1",), best="b", recipe="r", notes=("a note",))
+    withdrawn = ledger_log.Decision(number=1, verdict="withdrawn", pairs=0, results="")
+    for entry in (begun(name="a ledger", unit="nats"), attempt, withdrawn):
+        entries.append(ledger_log.append(root / "ledger", entries, entry))
     fill(root / "cases/01_case/small", tiny(claims=(), axes=(RATE,), seeds=range(2)), lambda trial: 1.0)
     case = {
         "number": 1,
@@ -142,6 +164,17 @@ def write_log(path, lines):
     digests.write_document(path.with_name("declarations.head"), {"lines": len(written), "last": head})
 
 
+def write_ledger(path, lines):
+    """Write the log of a ledger with the digests of its predecessors; a line that the reader refuses has none."""
+    written, previous = [], ""
+    for line in lines:
+        line = line | {"previous": previous}
+        written.append(digests.line(line))
+        with contextlib.suppress(digests.FormError):
+            previous = ledger_log.digest_of(convert(line, ledger_log.AnyEntry))
+    path.write_bytes(b"".join(written))
+
+
 def write_marker(path, document):
     text = json.dumps(document["body"], sort_keys=True).encode()
     path.write_text(json.dumps(document | {"digest": digests.digest(text, 16)}))
@@ -153,6 +186,7 @@ FORMATS = {
         lambda path, data: path.write_bytes(b"".join(map(digests.line, data))),
     ),
     "log": (lambda path: digests.lines(path)[0], write_log),
+    "ledger": (lambda path: digests.lines(path)[0], write_ledger),
     "table": (
         records.read_table,
         lambda path, data: records.write_table(path, pl.DataFrame(data, infer_schema_length=None)),
@@ -175,6 +209,9 @@ FILES = {
     "leases/all.lease": "JSON",
     "job/config.json": "document",
     "job/6/published.json": "marker",
+    "job/log.jsonl": "lines",
+    "suggestions.jsonl": "lines",
+    "ledger/ledger.jsonl": "ledger",
     "cases/01_case/case.json": "JSON",
 }
 """Every file of `whole` and its format."""
@@ -202,6 +239,11 @@ SEEN = {
     ("reads/a.json", "name"),
     ("leases/all.lease", "host"),
     ("job/config.json", "kind"),
+    ("job/log.jsonl", "text"),
+    ("job/log.jsonl", "prompt"),
+    ("ledger/ledger.jsonl", "name"),
+    ("ledger/ledger.jsonl", "reason"),
+    ("ledger/ledger.jsonl", "unit"),
     ("cases/01_case/case.json", "claim"),
     ("cases/01_case/case.json", "failure"),
 }
@@ -224,6 +266,13 @@ def is_readable(root, name, data):
         elif name in line_forms.LINES:
             for line in data:
                 convert(line, line_forms.LINES[name])
+        elif FILES[name] == "ledger":
+            for line in data:
+                convert(line, ledger_log.AnyEntry)
+        elif name == "job/log.jsonl":
+            path = root / name
+            FORMATS["lines"][1](path, data)
+            return not job_log.sound_lines(path)[1]
         elif name in ROWS:
             for row in data:
                 Row.from_columns(row)
@@ -244,12 +293,19 @@ def folder(tmp_path_factory):
 
 def commands(root, other, names):
     """The commands that read some of these files."""
-    if not all(name.startswith(("job/", "cases/")) for name in names):
+    if not all(name.startswith(("job/", "cases/", "ledger/")) for name in names):
         yield ["report", str(root)]
         yield ["status", str(root)]
         yield ["compare", str(root), str(other)]
     if any(name.startswith("job/") for name in names):
         yield ["generate", str(root / "job"), "--tokens", "1"]
+        yield ["report", str(root / "job")]
+        yield ["status", str(root / "job")]
+        yield ["compare", str(root / "job"), str(other / "job")]
+    if any(name.startswith("ledger/") for name in names):
+        yield ["report", str(root / "ledger")]
+        yield ["status", str(root / "ledger")]
+        yield ["status", str(root / "ledger"), "--json"]
     if any(name.startswith("cases/") for name in names):
         yield ["report", str(root / "cases")]
     if "study.json" in names:
