@@ -34,7 +34,7 @@ from flaxformer.checkpoint.steps import (
     step_numbers,
 )
 from flaxformer.devices import distributed
-from flaxformer.devices.distributed import ALONE, Processes
+from flaxformer.devices.distributed import ALONE, ProcessGroup
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 from flaxformer.system.links import output_folder
@@ -153,7 +153,7 @@ class Checkpoints:
         except OSError as error:
             self._fail(marker.step, error)
 
-    def _save(self, folder: Path, marker: Marker, arrays: dict[str, HostArray], processes: Processes) -> None:
+    def _save(self, folder: Path, marker: Marker, arrays: dict[str, HostArray], processes: ProcessGroup) -> None:
         try:
             save_step(folder, marker, arrays, processes, self._report)
         except Exception as error:

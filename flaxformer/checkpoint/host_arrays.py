@@ -81,11 +81,11 @@ def regions(array: HostArray) -> dict[Region, np.ndarray]:
 
 def has_same_bits(array: HostArray, other: HostArray) -> bool:
     """True if two arrays of one sharding are equal bit for bit in this process."""
-    parts, others = regions(array), regions(other)
+    parts, other_parts = regions(array), regions(other)
     return (
         array.dtype == other.dtype
-        and parts.keys() == others.keys()
-        and all(np.array_equal(as_bytes(part), as_bytes(others[at])) for at, part in parts.items())
+        and parts.keys() == other_parts.keys()
+        and all(np.array_equal(as_bytes(part), as_bytes(other_parts[at])) for at, part in parts.items())
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-from flaxformer.devices.distributed import Processes, all_processes
+from flaxformer.devices.distributed import ProcessGroup, all_processes
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 
@@ -54,7 +54,7 @@ def shared_folder(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def processes_of_save(folder: Path) -> Iterator[Processes]:
+def processes_of_save(folder: Path) -> Iterator[ProcessGroup]:
     """Yield all processes, which exchange texts by files in a new folder; it is removed when all have read them.
 
     The exchange raises OSError if a process does not take part in time, or cannot write its file.
@@ -65,7 +65,7 @@ def processes_of_save(folder: Path) -> Iterator[Processes]:
     index, count = jax.process_index(), jax.process_count()
     is_complete = True
 
-    def meet(name: str) -> None:
+    def wait_for_all(name: str) -> None:
         nonlocal is_complete
         try:
             wait_at_barrier(key=f"{folder.name} {name}", timeout_ms=1000 * PATIENCE)
@@ -76,14 +76,14 @@ def processes_of_save(folder: Path) -> Iterator[Processes]:
     def gather(text: str) -> list[str]:
         turn = str(next(turns))
         with contextlib.suppress(OSError):  # the others must not wait: they miss the file
-            (folder / f"{turn}.{index}").write_text(text)
-        meet(turn)
+            files.write_atomically(folder / f"{turn}.{index}", text.encode())
+        wait_for_all(turn)
         return [(folder / f"{turn}.{other}").read_text() for other in range(count)]
 
     try:
-        yield Processes(index, count, gather)
+        yield ProcessGroup(index, count, gather)
     finally:
         if is_complete:
-            meet("end")
+            wait_for_all("end")
         if index == 0:
             shutil.rmtree(folder, ignore_errors=True)

@@ -9,17 +9,20 @@ from flaxformer.checkpoint.host_arrays import HostArray, has_same_bits, sharding
 from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
 from flaxformer.checkpoint.steps import read_arrays, read_marker_together, set_step_aside, step_numbers, write_step
-from flaxformer.devices.distributed import Processes
+from flaxformer.devices.distributed import ProcessGroup
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 
 MARGIN = 16 * 2**20
 """Bytes that must stay free on the disk, beside a tenth of the save's size: for metadata, logs and other files."""
-Report = Callable[[str], object]
 
 
 def save_step(
-    folder: Path, marker: Marker, arrays: Mapping[str, HostArray], processes: Processes, report: Report
+    folder: Path,
+    marker: Marker,
+    arrays: Mapping[str, HostArray],
+    processes: ProcessGroup,
+    report: Callable[[str], object],
 ) -> None:
     """Write and publish a step, unless it is published already; a damaged one is renamed and written again.
 
@@ -40,7 +43,7 @@ def save_step(
         write_step(folder, marker, arrays, processes)
 
 
-def _remove_unfinished(folder: Path, report: Report) -> None:
+def _remove_unfinished(folder: Path, report: Callable[[str], object]) -> None:
     """Remove steps without a marker, left by a process that was killed."""
     files.make_folder(folder)
     for step in step_numbers(folder, published=False):
@@ -49,7 +52,11 @@ def _remove_unfinished(folder: Path, report: Report) -> None:
 
 
 def _is_published(
-    folder: Path, marker: Marker, arrays: Mapping[str, HostArray], processes: Processes, report: Report
+    folder: Path,
+    marker: Marker,
+    arrays: Mapping[str, HostArray],
+    processes: ProcessGroup,
+    report: Callable[[str], object],
 ) -> bool:
     """True if the step is published with the same arrays; a damaged step is renamed and does not count."""
     if not processes.run_first(lambda: marker.step in step_numbers(folder, published=True)):

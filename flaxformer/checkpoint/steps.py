@@ -15,7 +15,7 @@ from flaxformer.checkpoint.host_arrays import HostArray, has_same_bits, sharding
 from flaxformer.checkpoint.leaves import Leaf, digest
 from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
-from flaxformer.devices.distributed import Processes
+from flaxformer.devices.distributed import ProcessGroup
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 from flaxformer.system.links import check_contents, check_file, check_folder
@@ -41,7 +41,7 @@ def step_numbers(folder: Path, published: bool) -> list[int]:
     return sorted(int(path.name) for path in step_folders if (path / MARKER).exists() == published)
 
 
-def write_step(folder: Path, marker: Marker, arrays: Mapping[str, HostArray], processes: Processes) -> None:
+def write_step(folder: Path, marker: Marker, arrays: Mapping[str, HostArray], processes: ProcessGroup) -> None:
     """Write the arrays of a new step, flush them, read them back and compare; only then write the marker.
 
     Args:
@@ -82,7 +82,7 @@ def write_step(folder: Path, marker: Marker, arrays: Mapping[str, HostArray], pr
 
 
 def _digest_written(
-    state: Path, leaves: Mapping[str, Leaf], arrays: Mapping[str, HostArray], processes: Processes
+    state: Path, leaves: Mapping[str, Leaf], arrays: Mapping[str, HostArray], processes: ProcessGroup
 ) -> dict[str, str]:
     """Compare arrays on disk with those of this process, and return the digests of the leaves that fall to it.
 
@@ -131,7 +131,7 @@ def read_marker(folder: Path, step: int) -> Marker:
         raise DamagedStepError(f"{MARKER} cannot be read ({error})") from None
 
 
-def read_marker_together(folder: Path, step: int, processes: Processes) -> Marker:
+def read_marker_together(folder: Path, step: int, processes: ProcessGroup) -> Marker:
     """Read the marker of a published step in every process; one that is damaged for one is damaged for all."""
     markers: list[Marker] = []
     _run_undamaged(processes, lambda: markers.append(read_marker(folder, step)))
@@ -165,7 +165,7 @@ def leaf_digests(folder: Path, step: int) -> dict[str, str]:
 
 
 def read_arrays(
-    folder: Path, marker: Marker, shardings: Mapping[str, Sharding | None], processes: Processes
+    folder: Path, marker: Marker, shardings: Mapping[str, Sharding | None], processes: ProcessGroup
 ) -> dict[str, HostArray]:
     """Read arrays of a published step, and compare the files and the arrays with the digests of its marker.
 
@@ -214,7 +214,7 @@ def _check_array(name: str, array: HostArray, marker: Marker) -> None:
         raise DamagedStepError(f"{name} does not match its digest")
 
 
-def _run_undamaged(processes: Processes, read: Callable[[], object]) -> None:
+def _run_undamaged(processes: ProcessGroup, read: Callable[[], object]) -> None:
     """Call `read` in every process.
 
     Raises:

@@ -81,7 +81,7 @@ def is_coordinator() -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Processes:
+class ProcessGroup:
     """Processes that act together: all of them call the same functions in the same order."""
 
     index: int
@@ -125,17 +125,17 @@ class Processes:
         return list(items)[self.index :: self.count]
 
 
-ALONE = Processes(0, 1, lambda text: [text])
+ALONE = ProcessGroup(0, 1, lambda text: [text])
 """This process by itself."""
 
 
-def all_processes() -> Processes:
+def all_processes() -> ProcessGroup:
     """Return all processes of this run, which exchange texts by their devices, in the thread that trains."""
-    return Processes(jax.process_index(), jax.process_count(), _gather)
+    return ProcessGroup(jax.process_index(), jax.process_count(), _gather)
 
 
 def run_on_coordinator(work: Callable[[], T]) -> T:
-    """Call `work` in the first process alone, and return its result in all processes; see `Processes.run`."""
+    """Call `work` in the first process alone, and return its result in all processes; see `ProcessGroup.run`."""
     return all_processes().run_first(work)
 
 

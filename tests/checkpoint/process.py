@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import tracemalloc
+import weakref
 from unittest import mock
 
 import jax
@@ -70,23 +71,32 @@ def shardings(state):
 
 
 class HostBytes:
-    """The bytes of arrays that this process makes in host memory: at once in one call, and as Python counts them."""
+    """The most bytes of this process's part of states that were alive in host memory at once.
+
+    Arrays that are copied or read are counted one by one until they are freed; others, as Python counts them.
+    """
 
     def __init__(self):
-        self.largest = 0
+        self.alive = self.most = self.traced = 0
 
     def count(self, function):
         def counted(*given):
             arrays = function(*given)
-            size = sum(part.nbytes for array in arrays.values() for part in regions(array).values())
-            self.largest = max(self.largest, size)
+            for array in arrays.values():
+                size = sum(part.nbytes for part in regions(array).values())
+                self.add(size)
+                weakref.finalize(array, self.add, -size)
             return arrays
 
         return counted
 
+    def add(self, size):
+        self.alive += size
+        self.most = max(self.most, self.alive)
+
     @contextlib.contextmanager
     def counting(self):
-        self.largest = 0
+        self.alive = self.most = 0
         with (
             mock.patch.object(steps, "BATCH", 1),
             mock.patch.object(storage, "read", self.count(storage.read)),
@@ -94,7 +104,7 @@ class HostBytes:
         ):
             tracemalloc.start()
             yield
-            self.peak = tracemalloc.get_traced_memory()[1]
+            self.traced = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
 
 
@@ -147,7 +157,7 @@ def main():
                     result["step"], restored = kept.restore(like)
                 result["equal"] = gathered_bits(restored) == gathered_bits(wanted)
                 result["placed"] = shardings(restored) == shardings(like)
-            result |= {"peak": memory.peak / size, "largest": memory.largest / size}
+            result |= {"alive": memory.most / size, "traced": memory.traced / size}
         except UserError as error:
             result["error"] = str(error)
         print(json.dumps(result | {"said": said}), flush=True)
