@@ -4,6 +4,7 @@ An array that lies on the devices of several processes is copied to the host mem
 shard. So each process holds what its devices hold, each shard once, and Orbax writes and reads it as it lies there.
 """
 
+import operator
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from flaxformer.checkpoint.leaves import describe_leaf, is_key, key_generator, stored_names
+from flaxformer.checkpoint.leaves import as_bytes, describe_leaf, is_key, key_generator, stored_names
 
 TreeT = TypeVar("TreeT")
 HostArray = np.ndarray | jax.Array
@@ -30,15 +31,14 @@ def copy_to_host(tree: PyTree) -> dict[str, HostArray]:
     shardings = [_host_sharding(leaf) for leaf in words]
     shards = [_shards_on(leaf, sharding) for leaf, sharding in zip(words, shardings, strict=True)]
     # np.asarray would return a view on a CPU, and would block signals until the device has finished.
-    copies = jax.tree.map(np.array, jax.device_get([list(of_leaf.values()) for of_leaf in shards]))
-    arrays: dict[str, HostArray] = {}
+    copies = jax.tree.map(np.array, jax.device_get([list(parts.values()) for parts in shards]))
+    arrays = {}
     for name, index, layer in stored_names(tree):
-        sharding, copied = _of_layer(shardings[index], layer), copies[index]
-        parts = copied if layer is None else [part[layer, ...] for part in copied]
-        shape = np.shape(words[index])[0 if layer is None else 1 :]
-        arrays[name] = (
-            parts[0] if sharding is None else _join(shape, sharding, dict(zip(shards[index], parts, strict=True)))
-        )
+        parts = dict(zip(shards[index], copies[index], strict=True))
+        shape = np.shape(words[index])
+        if layer is not None:
+            parts, shape = {device: part[layer, ...] for device, part in parts.items()}, shape[1:]
+        arrays[name] = _join(parts, shape, _of_layer(shardings[index], layer))
     return arrays
 
 
@@ -62,7 +62,7 @@ def copy_from_host(like: TreeT, arrays: Mapping[str, HostArray]) -> TreeT:
     restored = []
     for leaf, parts, stacked in zip(leaves, layers, is_stacked, strict=True):
         depth = ((0, len(parts)),) if stacked else ()
-        join = np.stack if stacked else _only
+        join = np.stack if stacked else operator.itemgetter(0)
         restored.append(_put_like({(*depth, *at): join([part[at] for part in parts]) for at in parts[0]}, leaf))
     return jax.tree.unflatten(structure, restored)
 
@@ -87,11 +87,6 @@ def has_same_bits(array: HostArray, other: HostArray) -> bool:
         and parts.keys() == other_parts.keys()
         and all(np.array_equal(as_bytes(part), as_bytes(other_parts[at])) for at, part in parts.items())
     )
-
-
-def as_bytes(array: np.ndarray) -> np.ndarray:
-    """Return the bytes of an array in the order of its axes."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _host_sharding(leaf: ArrayLike | jax.ShapeDtypeStruct) -> Sharding | None:
@@ -127,8 +122,12 @@ def _shards_on(leaf: ArrayLike, sharding: Sharding | None) -> dict[jax.Device | 
     return {shard.device: shard.data for shard in leaf.addressable_shards if shard.device in sharding.device_set}
 
 
-def _join(shape: tuple[int, ...], sharding: Sharding, parts: Mapping[jax.Device | None, np.ndarray]) -> jax.Array:
-    """Return an array of several processes with these parts on the devices of this one."""
+def _join(
+    parts: Mapping[jax.Device | None, np.ndarray], shape: tuple[int, ...], sharding: Sharding | None
+) -> HostArray:
+    """Return an array of several processes with these parts on the devices of this one; or a part that is whole."""
+    if sharding is None:
+        return parts[None]
     placed = [
         jax.device_put(part, SingleDeviceSharding(device, memory_kind=sharding.memory_kind))
         for device, part in parts.items()
@@ -139,10 +138,6 @@ def _join(shape: tuple[int, ...], sharding: Sharding, parts: Mapping[jax.Device 
 
 def _region(index: tuple[slice, ...] | None, shape: tuple[int, ...]) -> Region:
     return tuple(part.indices(size)[:2] for part, size in zip(index or (), shape, strict=True))
-
-
-def _only(parts: list[np.ndarray]) -> np.ndarray:
-    return parts[0]
 
 
 def _put_like(parts: Mapping[Region, np.ndarray], like: ArrayLike | jax.ShapeDtypeStruct) -> HostArray:

@@ -74,8 +74,13 @@ def first_difference(stored: Mapping[str, Leaf], expected: Mapping[str, Leaf], p
 
 def digest(data: np.ndarray | bytes) -> str:
     """Return the BLAKE2b digest of the bytes, 128 bits in hexadecimal."""
-    buffer = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else data
+    buffer = as_bytes(data).data if isinstance(data, np.ndarray) else data
     return hashlib.blake2b(buffer, digest_size=16).hexdigest()
+
+
+def as_bytes(array: np.ndarray) -> np.ndarray:
+    """Return the bytes of an array in the order of its axes."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def is_key(leaf: object) -> bool:

@@ -84,6 +84,7 @@ def processes_of_save(folder: Path) -> Iterator[ProcessGroup]:
         yield ProcessGroup(index, count, gather)
     finally:
         if is_complete:
-            wait_for_all("end")
+            with contextlib.suppress(OSError):  # what was published stays, whatever has happened to the others since
+                wait_for_all("end")
         if index == 0:
             shutil.rmtree(folder, ignore_errors=True)
