@@ -3,6 +3,7 @@
     RUN/config.json            the run, as canonical JSON (`write_config`, `read_config`)
     RUN/STEP/state/            arrays, written by Orbax: one entry per weight and layer, independent of the layout
     RUN/STEP/published.json    the arrays' names and digests; written last, when all files are durable and verified
+    RUN/.saving-TOKEN/         messages of several processes that write a step together, until they have
     RUN/STEP.corrupt/          a step that did not match its digests, renamed and never read again
 
 No file is unpickled or evaluated, and nothing outside the folder is written or removed.

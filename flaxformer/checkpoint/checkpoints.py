@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import math
 import operator
@@ -9,30 +10,36 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import SupportsFloat, TypeVar
 
-import numpy as np
+from jax.sharding import Sharding
 from jaxtyping import PyTree
 
 from flaxformer.checkpoint.errors import DamagedStepError, SaveError, first_line
-from flaxformer.checkpoint.leaves import (
-    Leaf,
-    broadcast_arrays,
+from flaxformer.checkpoint.host_arrays import (
+    HostArray,
     copy_from_host,
     copy_to_host,
-    describe_leaves,
-    digest,
-    first_difference,
+    host_shardings,
+    sharding_of,
 )
+from flaxformer.checkpoint.leaves import Leaf, describe_leaves, first_difference
 from flaxformer.checkpoint.marker import NAME as MARKER
 from flaxformer.checkpoint.marker import Marker
-from flaxformer.checkpoint.steps import read_arrays, read_marker, step_numbers, write_step
+from flaxformer.checkpoint.messages import new_folder, processes_of_save, shared_folder
+from flaxformer.checkpoint.saving import save_step
+from flaxformer.checkpoint.steps import (
+    read_arrays,
+    read_marker,
+    read_marker_together,
+    set_step_aside,
+    step_numbers,
+)
 from flaxformer.devices import distributed
+from flaxformer.devices.distributed import ALONE, ProcessGroup
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 from flaxformer.system.links import output_folder
 
 LOG = logging.getLogger(__name__)
-MARGIN = 16 * 2**20
-"""Bytes that must stay free on the disk, beside a tenth of the save's size: for metadata, logs and other files."""
 TreeT = TypeVar("TreeT")
 
 
@@ -41,7 +48,8 @@ class Checkpoints:
 
     Args:
       folder: the run's folder, created by the first save. One run may write to it at a time; any number of processes
-        may read. If a run has several processes, all call `save` and `restore`, and only the first reads and writes.
+        may read. If a run has several processes, all call `save` and `restore`. Arrays that they share are written
+        and read by all of them in the first one's folder, which is on a file system that all of them see.
       keep_last: number of newest steps to keep; at least 1.
       keep_best: number of best steps by the metric to keep beside them; steps whose metric is missing or not finite are
         not among them.
@@ -90,12 +98,15 @@ class Checkpoints:
         step = operator.index(step)
         if step < 0:
             raise ValueError(f"step is {step}; expected at least 0")
+        self.finish_save()
         distributed.run_on_coordinator(lambda: self._check_order(step))
         values = {name: float(value) for name, value in (metrics or {}).items()}
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        arrays, leaves = copy_to_host(state), describe_leaves(state)
-        if distributed.is_coordinator():
-            self._pending = self._thread.submit(self._save, step, leaves, arrays, finite)
+        marker, arrays = Marker(step, finite, describe_leaves(state), {}, {}), copy_to_host(state)
+        if any(sharding_of(array) is not None for array in arrays.values()):
+            self._start_together(marker, arrays)
+        elif distributed.is_coordinator():
+            self._pending = self._thread.submit(self._save, self.folder, marker, arrays, ALONE)
 
     def wait(self) -> None:
         """Wait for the save in progress, if there is one.
@@ -116,61 +127,48 @@ class Checkpoints:
 
     def _check_order(self, step: int) -> None:
         """Refuse a step that is earlier than the newest."""
-        self.finish_save()
         newest = max(self.steps(), default=-1)
         if step < newest:
             raise UserError(f"{self.folder} holds step {newest}; expected a step from there on, not {step}")
 
-    def _save(
-        self, step: int, leaves: dict[str, Leaf], arrays: dict[str, np.ndarray], metrics: dict[str, float | None]
-    ) -> None:
+    def _start_together(self, marker: Marker, arrays: dict[str, HostArray]) -> None:
+        """Start a thread in every process that saves its part of the arrays."""
+
+        def start() -> str | None:
+            try:
+                return str(new_folder(self.folder.absolute()))
+            except OSError as error:
+                self._fail(marker.step, error)
+                return None
+
+        messages = distributed.run_on_coordinator(start)
+        if messages is not None:
+            self._pending = self._thread.submit(self._save_together, shared_folder(Path(messages)), marker, arrays)
+
+    def _save_together(self, messages: Path, marker: Marker, arrays: dict[str, HostArray]) -> None:
+        """Save in all processes, in the folder of the first one."""
         try:
-            files.make_folder(self.folder)
-            self._remove_unfinished()
-            digests = {name: digest(array) for name, array in arrays.items()}
-            self._publish(Marker(step, metrics, leaves, digests, {}), arrays)
+            with processes_of_save(messages) as processes:
+                self._save(messages.parent, marker, arrays, processes)
+        except OSError as error:
+            self._fail(marker.step, error)
+
+    def _save(self, folder: Path, marker: Marker, arrays: dict[str, HostArray], processes: ProcessGroup) -> None:
+        try:
+            save_step(folder, marker, arrays, processes, self._report)
         except Exception as error:
-            self._failures.append(f"step {step} was not saved in {self.folder}: {first_line(error)}")
-            self._report(self._failures[-1])
+            self._fail(marker.step, error)
             return
         try:
-            self._remove_old()
+            if processes.index == 0:
+                self._remove_old()
         except OSError as error:
             self._report(f"an old step could not be removed: {first_line(error)}")
 
-    def _publish(self, marker: Marker, arrays: dict[str, np.ndarray]) -> None:
-        """Write a step, unless it is published already."""
-        if self._is_published(marker):
-            return
-        size = sum(array.nbytes for array in arrays.values())
-        needed, free = size + size // 10 + MARGIN, files.free_bytes(self.folder)
-        if free < needed:
-            raise OSError(f"the disk is full: a save needs {needed:,} bytes free, {free:,} are")
-        write_step(self.folder, marker, arrays)
-
-    def _is_published(self, marker: Marker) -> bool:
-        """True if the step is published with the same arrays; a damaged step is renamed and does not count.
-
-        Raises:
-          UserError: the step is published with other arrays.
-        """
-        if marker.step not in step_numbers(self.folder, published=True):
-            return False
-        try:
-            former = read_marker(self.folder, marker.step)
-            if former.digests != marker.digests:
-                raise UserError("the step exists with another state")
-            read_arrays(self.folder, former, former.leaves)
-        except DamagedStepError as error:
-            self._set_aside(marker.step, error)
-            return False
-        return True
-
-    def _remove_unfinished(self) -> None:
-        """Remove steps without a marker, left by a process that was killed."""
-        for step in step_numbers(self.folder, published=False):
-            files.remove(self.folder / str(step), MARKER)
-            self._report(f"removed step {step} of {self.folder}, which was never finished")
+    def _fail(self, step: int, error: Exception) -> None:
+        self._failures.append(f"step {step} was not saved in {self.folder}: {first_line(error)}")
+        if distributed.is_coordinator():
+            self._report(self._failures[-1])
 
     def _remove_old(self) -> None:
         """Remove published steps that are neither among the newest nor among the best."""
@@ -223,41 +221,48 @@ class Checkpoints:
           UserError: no step can be read; or the step is of another architecture, and the message names the first leaf
             that differs.
         """
-        arrays: dict[str, np.ndarray] = {}
-        expected = describe_leaves(like)
-        restored_step = distributed.run_on_coordinator(lambda: self._read_newest(expected, step, partial, arrays))
-        return restored_step, copy_from_host(like, broadcast_arrays(arrays, expected))
-
-    def _read_newest(
-        self, expected: dict[str, Leaf], step: int | None, partial: bool, arrays: dict[str, np.ndarray]
-    ) -> int:
-        """Add the arrays of the step to restore to `arrays`, and return the step."""
         self.finish_save()
+        expected, shardings, processes = describe_leaves(like), host_shardings(like), distributed.all_processes()
+        candidates = processes.run_first(lambda: self._candidates(step))
+        folder = shared_folder(self.folder) if candidates else self.folder
+        problems = []
+        for candidate in candidates:
+            try:
+                return candidate, copy_from_host(like, self._read(folder, candidate, expected, shardings, partial))
+            except DamagedStepError as error:
+                set_aside = functools.partial(set_step_aside, folder, candidate, error, self._report)
+            problems.append(processes.run_first(set_aside))
+        raise UserError("\n".join([f"{self.folder} holds no checkpoint that can be read", *problems]))
+
+    def _candidates(self, step: int | None) -> list[int]:
+        """Return the steps to restore, the first of which that is undamaged counts."""
         published = step_numbers(self.folder, published=True)
         if step is not None:
             self._check_exists(step, published)
+            return [step]
         for unpublished in step_numbers(self.folder, published=False):
-            if step is None and unpublished > max(published, default=-1):
+            if unpublished > max(published, default=-1):
                 self._report(f"step {unpublished} of {self.folder} is ignored: it was never published")
-        problems = []
-        for candidate in reversed(published) if step is None else [step]:
-            try:
-                arrays |= self._read(candidate, expected, partial)
-                return candidate
-            except DamagedStepError as error:
-                problems.append(self._set_aside(candidate, error))
-        raise UserError("\n".join([f"{self.folder} holds no checkpoint that can be read", *problems]))
+        return published[::-1]
 
     def _check_exists(self, step: int, steps: Collection[int]) -> None:
         if step not in steps:
             listed = ", ".join(map(str, steps)) or "none"
             raise UserError(f"{self.folder} holds no step {step}; it holds: {listed}")
 
-    def _read(self, step: int, expected: dict[str, Leaf], partial: bool) -> dict[str, np.ndarray]:
-        marker = read_marker(self.folder, step)
+    def _read(
+        self,
+        folder: Path,
+        step: int,
+        expected: dict[str, Leaf],
+        shardings: Mapping[str, Sharding | None],
+        partial: bool,
+    ) -> dict[str, HostArray]:
+        processes = distributed.all_processes()
+        marker = read_marker_together(folder, step, processes)
         if difference := first_difference(marker.leaves, expected, partial):
             raise UserError(f"step {step} of {self.folder} is of another architecture: {difference}")
-        return read_arrays(self.folder, marker, expected)
+        return read_arrays(folder, marker, shardings, processes)
 
     def _markers(self) -> dict[int, Marker]:
         """Return the valid markers in order of their steps."""
@@ -273,16 +278,3 @@ class Checkpoints:
         values = {step: marker.metrics.get(self.metric) for step, marker in markers.items()}
         ranks = {step: sign * value for step, value in values.items() if value is not None}
         return sorted(ranks, key=ranks.__getitem__)
-
-    def _set_aside(self, step: int, error: DamagedStepError) -> str:
-        """Rename a damaged step so that it no longer counts, and return and report what happened."""
-        step_folder, action = self.folder / str(step), "it is being removed"
-        try:
-            # Without a marker, the step is being removed by another process, which has published a later one.
-            if (step_folder / MARKER).exists():
-                action = f"it is now {files.set_aside(step_folder, 'corrupt').name}"
-        except OSError as failure:
-            action = f"it could not be renamed ({failure})"
-        message = f"step {step} of {self.folder} is corrupt: {error}; {action}"
-        self._report(message)
-        return message

@@ -1,4 +1,4 @@
-"""Leaves of a state in their form on disk: host arrays named by their path, one per layer in both layouts.
+"""Leaves of a state as they are on disk: named by their path, one per layer in both layouts.
 
 Stacked weights of scanned layers [L, ...] are stored as `blocks/0/...` to `blocks/(L − 1)/...`, like unrolled ones, and
 so are the optimizer's moments, if all leaves of such a tree have the leading axis L. A checkpoint that one layout wrote
@@ -8,8 +8,8 @@ random key is stored as its words, with its generator in the dtype: `key<threefr
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,7 @@ from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from flaxformer.core.params import Parameters, SubtreeRule, path_name, rule_of
-from flaxformer.devices import distributed
-from flaxformer.devices.sharding import from_process_local
 from flaxformer.model.layout import Periods
-
-TreeT = TypeVar("TreeT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,53 +34,22 @@ class Leaf:
         """The dtype of the stored array: that of a random key's words for a key."""
         return "uint32" if self.dtype.startswith("key<") else self.dtype
 
+    @property
+    def bytes(self) -> int:
+        """Size of the stored array."""
+        return math.prod(self.shape) * jnp.dtype(self.storage_dtype).itemsize
+
 
 def describe_leaves(tree: PyTree) -> dict[str, Leaf]:
     """Return shape and dtype of every leaf by its name on disk; leaves are arrays or `jax.ShapeDtypeStruct`s."""
-    leaves = [_describe(leaf) for leaf in jax.tree.leaves(tree)]
+    leaves = [describe_leaf(leaf) for leaf in jax.tree.leaves(tree)]
     rows = {}
-    for name, index, layer in _stored_names(tree):
+    for name, index, layer in stored_names(tree):
         if name in rows:
             raise ValueError(f"two leaves are named {name}; expected one")
         leaf = leaves[index]
         rows[name] = leaf if layer is None else Leaf(leaf.shape[1:], leaf.dtype)
     return rows
-
-
-def copy_to_host(tree: PyTree) -> dict[str, np.ndarray]:
-    """Return a copy of every leaf by its name on disk, independent of later changes to the tree.
-
-    With several processes, all must call this function, and each gets complete arrays.
-    """
-    leaves = jax.tree.leaves(tree)
-    words = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
-    # np.asarray would return a view on a CPU, and would block signals until the device has finished.
-    arrays = [np.array(array) for array in distributed.on_host(words)]
-    return {
-        name: arrays[index] if layer is None else arrays[index][layer, ...]
-        for name, index, layer in _stored_names(tree)
-    }
-
-
-def broadcast_arrays(arrays: Mapping[str, np.ndarray], leaves: Mapping[str, Leaf]) -> dict[str, np.ndarray]:
-    """Return the arrays of the first process, in every process."""
-    filled = {
-        name: arrays[name] if name in arrays else np.zeros(leaf.shape, leaf.storage_dtype)
-        for name, leaf in leaves.items()
-    }
-    return {name: distributed.broadcast(array) for name, array in filled.items()}
-
-
-def copy_from_host(like: TreeT, arrays: Mapping[str, np.ndarray]) -> TreeT:
-    """Return the tree that `copy_to_host` copied, with the structure, layout and devices of `like`."""
-    leaves, structure = jax.tree.flatten(like)
-    parts: list[list[np.ndarray]] = [[] for _ in leaves]
-    is_stacked = [False] * len(leaves)
-    for name, index, layer in _stored_names(like):
-        parts[index].append(arrays[name])
-        is_stacked[index] = layer is not None
-    complete = [np.stack(part) if stacked else part[0] for part, stacked in zip(parts, is_stacked, strict=True)]
-    return jax.tree.unflatten(structure, [_put_like(array, leaf) for array, leaf in zip(complete, leaves, strict=True)])
 
 
 def first_difference(stored: Mapping[str, Leaf], expected: Mapping[str, Leaf], partial: bool = False) -> str | None:
@@ -109,41 +74,36 @@ def first_difference(stored: Mapping[str, Leaf], expected: Mapping[str, Leaf], p
 
 def digest(data: np.ndarray | bytes) -> str:
     """Return the BLAKE2b digest of the bytes, 128 bits in hexadecimal."""
-    buffer = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else data
+    buffer = as_bytes(data).data if isinstance(data, np.ndarray) else data
     return hashlib.blake2b(buffer, digest_size=16).hexdigest()
 
 
-def _is_key(leaf: object) -> bool:
+def as_bytes(array: np.ndarray) -> np.ndarray:
+    """Return the bytes of an array in the order of its axes."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def is_key(leaf: object) -> bool:
+    """True for a random key."""
     return jax.dtypes.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
 
 
-def _key_generator(leaf: jax.Array | jax.ShapeDtypeStruct) -> str:
+def key_generator(leaf: jax.Array | jax.ShapeDtypeStruct) -> str:
     """Return the name of the random number generator of a key or of a key's `ShapeDtypeStruct`."""
     names: list[str] = []
     jax.eval_shape(lambda key: names.append(str(jax.random.key_impl(key))), leaf)
     return names[0]
 
 
-def _describe(leaf: ArrayLike | jax.ShapeDtypeStruct) -> Leaf:
-    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and _is_key(leaf):
-        return Leaf(jax.eval_shape(jax.random.key_data, leaf).shape, f"key<{_key_generator(leaf)}>")
+def describe_leaf(leaf: ArrayLike | jax.ShapeDtypeStruct) -> Leaf:
+    """Return shape and dtype of a leaf on disk."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and is_key(leaf):
+        return Leaf(jax.eval_shape(jax.random.key_data, leaf).shape, f"key<{key_generator(leaf)}>")
     array = leaf if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else np.asarray(leaf)
     return Leaf(tuple(array.shape), str(array.dtype))
 
 
-def _put_like(array: np.ndarray, like: ArrayLike | jax.ShapeDtypeStruct) -> jax.Array | np.ndarray:
-    """Return an array in the form of a leaf: as a random key, on the leaf's devices, or on the host."""
-    if not isinstance(like, jax.Array | jax.ShapeDtypeStruct):
-        return array
-    if like.sharding is not None and not like.sharding.is_fully_addressable and not _is_key(like):
-        return from_process_local(array, like.sharding)
-    value = jax.random.wrap_key_data(jnp.asarray(array), impl=_key_generator(like)) if _is_key(like) else array
-    # An uncommitted array must stay uncommitted, or it could not be combined with arrays on other devices.
-    is_committed = like.committed if isinstance(like, jax.Array) else True
-    return jax.device_put(value, like.sharding if is_committed else None)
-
-
-def _stored_names(tree: PyTree) -> Iterator[tuple[str, int, int | None]]:
+def stored_names(tree: PyTree) -> Iterator[tuple[str, int, int | None]]:
     """Yield (name on disk, index of the leaf, index in its leading axis of layers); without such an axis, None."""
     depths: dict[int, int | None] = {}
     for index, (path, _) in enumerate(jax.tree_util.tree_leaves_with_path(tree)):
@@ -199,5 +159,5 @@ def _repeats(parent: Parameters, name: str | None) -> bool:
 
 def _depth(stacked: PyTree) -> int | None:
     """Return the size of the leading axis that all leaves share; None if they share none, as factored moments do."""
-    sizes = {_describe(leaf).shape[:1] for leaf in jax.tree.leaves(stacked)}
+    sizes = {describe_leaf(leaf).shape[:1] for leaf in jax.tree.leaves(stacked)}
     return next(iter(sizes))[0] or None if len(sizes) == 1 and sizes != {()} else None

@@ -1,19 +1,21 @@
-"""Several processes that train one run: all compute, and only the first reads and writes files and the terminal.
+"""Several processes that train one run: all compute and write their part of checkpoints; the first does all else.
+
+The first process reads and writes all other files and the terminal.
 
 Every process runs the same program on the same config, and waits for the others wherever devices communicate. A
 decision of one process (the checkpoint to resume from, a signal that it received) is therefore broadcast before any
 process acts on it.
 """
 
+import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar, cast
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 
 from flaxformer.system.errors import UserError
 
@@ -78,45 +80,72 @@ def is_coordinator() -> bool:
     return jax.process_index() == 0
 
 
-def run_on_coordinator(work: Callable[[], T]) -> T:
-    """Call `work` in the first process alone, and return its result in all processes.
+@dataclasses.dataclass(frozen=True)
+class ProcessGroup:
+    """Processes that act together: all of them call the same functions in the same order."""
 
-    Args:
-      work: returns data that JSON can represent.
+    index: int
+    """Number of this process."""
+    count: int
+    gather: Callable[[str], list[str]]
+    """Exchange a text with the others, and return those of all in their order."""
 
-    Raises:
-      UserError: the first process raised it, in all of them.
-    """
-    if jax.process_count() == 1:
-        return work()
-    outcome: dict[str, object] = {}
-    error: BaseException | None = None
-    if is_coordinator():
+    def run(self, work: Callable[[], T]) -> list[T]:
+        """Call `work` in every process, and return the results of all.
+
+        Args:
+          work: returns data that JSON can represent.
+
+        Raises:
+          UserError: `work` raised an exception in another process; one of its own is raised as it is.
+        """
+        if self.count == 1:
+            return [work()]
+        outcome: dict[str, object] = {}
+        error: BaseException | None = None
         try:
             outcome = {"value": work()}
         except BaseException as raised:
             error, outcome = raised, {"error": str(raised)}
-    received = json.loads(_from_first(json.dumps(outcome).encode()))
-    if error is not None:
-        raise error
-    if "error" in received:
-        raise UserError(f"the first process stopped: {received['error']}")
-    return received["value"]
+        received = [json.loads(text) for text in self.gather(json.dumps(outcome))]
+        if error is not None:
+            raise error
+        for number, other in enumerate(received):
+            if "error" in other:
+                name = "the first process" if number == 0 else f"process {number}"
+                raise UserError(f"{name} stopped: {other['error']}")
+        return [other["value"] for other in received]
+
+    def run_first(self, work: Callable[[], T]) -> T:
+        """Call `work` in the first process alone, and return its result in all; see `run`."""
+        return cast(T, self.run(lambda: work() if self.index == 0 else None)[0])
+
+    def share(self, items: Iterable[T]) -> list[T]:
+        """Return the items that fall to this process, where each falls to one."""
+        return list(items)[self.index :: self.count]
 
 
-def _from_first(data: bytes) -> bytes:
-    size = int(broadcast(np.array(len(data), np.int32)))
-    return broadcast(np.frombuffer(data.ljust(size)[:size], np.uint8)).tobytes()
+ALONE = ProcessGroup(0, 1, lambda text: [text])
+"""This process by itself."""
 
 
-def broadcast(array: np.ndarray) -> np.ndarray:
-    """Return the first process's array, bit for bit, in all processes; the others pass one of its shape and dtype."""
-    if jax.process_count() == 1:
-        return array
+def all_processes() -> ProcessGroup:
+    """Return all processes of this run, which exchange texts by their devices, in the thread that trains."""
+    return ProcessGroup(jax.process_index(), jax.process_count(), _gather)
+
+
+def run_on_coordinator(work: Callable[[], T]) -> T:
+    """Call `work` in the first process alone, and return its result in all processes; see `ProcessGroup.run`."""
+    return all_processes().run_first(work)
+
+
+def _gather(text: str) -> list[str]:
     from jax.experimental import multihost_utils
 
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)  # it is summed with zeros: -0.0 would not stay
-    return np.asarray(multihost_utils.broadcast_one_to_all(data)).view(array.dtype).reshape(array.shape)
+    data = text.encode()
+    sizes = multihost_utils.process_allgather(np.array(len(data), np.int32))
+    rows = multihost_utils.process_allgather(np.frombuffer(data.ljust(int(max(sizes))), np.uint8))
+    return [np.asarray(row).tobytes()[:size].decode() for row, size in zip(rows, sizes, strict=True)]
 
 
 def all_reduce_max(number: int) -> int:
@@ -126,17 +155,3 @@ def all_reduce_max(number: int) -> int:
     from jax.experimental import multihost_utils
 
     return int(np.max(multihost_utils.process_allgather(np.array(number, np.int32))))
-
-
-def on_host(arrays: Sequence[ArrayLike]) -> list[np.ndarray]:
-    """Copy arrays that are sharded over the devices of all processes to NumPy; every process must call this."""
-    if jax.process_count() == 1:
-        return list(jax.device_get(arrays))
-    from jax.experimental import multihost_utils
-
-    return [
-        jax.device_get(array)
-        if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated
-        else multihost_utils.process_allgather(array, tiled=True)
-        for array in arrays
-    ]

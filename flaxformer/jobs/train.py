@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 import jax
 
 from flaxformer.checkpoint import Checkpoints, Stop
+from flaxformer.checkpoint.messages import shared_folder
 from flaxformer.devices import distributed
 from flaxformer.devices.sharding import Devices
 from flaxformer.jobs.folder import JobFolder
@@ -39,6 +40,7 @@ from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.loop import chunk_steps
 from flaxformer.training.memory import machine_bytes
 from flaxformer.training.micro_batches import check_batch
+from flaxformer.training.offload import state_shardings
 from flaxformer.training.profile import ProfiledSteps, Trace, profiled_chunks
 from flaxformer.training.run_functions import RunMetrics
 from flaxformer.training.step import ALIVE
@@ -68,16 +70,17 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
             distributed.run_on_coordinator(folder.declare)
         with using(job.formulations):
             devices = job.devices or default_devices(run)
+        device_group = DeviceGroup.of(devices, job.formulations)
         if devices is not None:
             check_batch(run, devices)
+            shared_folder(job.output)  # before hours of training: checkpoints need it
         for extension in folder.extensions:
             yield Message(f"{job.output} is {extension}")
         checkpoints, newest = folder.checkpoints, distributed.run_on_coordinator(folder.newest_step)
-        if newest == run.training.steps and checkpoints.restore(jax.eval_shape(start, run.without_init))[0] == newest:
+        if newest == run.training.steps and checkpoints.restore(_shapes(run, device_group))[0] == newest:
             yield Started(newest)
             yield from record(iter(()), run, job, newest)
             return
-        device_group = DeviceGroup.of(devices, job.formulations)
         initial = None if newest is not None else device_group.device_put(initial_weights.read(run))
         run = run.without_init
         compiled = CompiledRun(run, device_group, job.layout)
@@ -99,6 +102,15 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
             distributed.run_on_coordinator(checkpoints.wait)
         finally:
             checkpoints.wait()
+
+
+def _shapes(run: Run, device_group: DeviceGroup) -> TrainState:
+    """Return the shapes of a run's state, sharded over the mesh if there is one."""
+    state = jax.eval_shape(start, run.without_init)
+    if device_group.mesh is None:
+        return state
+    shardings = state_shardings(run, state, device_group.mesh)
+    return jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, shardings)
 
 
 def steps_per_call(run: Run, job: Job, devices: Devices | None) -> int:

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from flaxformer import model
-from flaxformer.checkpoint.leaves import copy_to_host
+from flaxformer.checkpoint.host_arrays import copy_to_host
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import count
 from flaxformer.data.tokenizer import Tokenizer, read_tokenizer

@@ -145,7 +145,7 @@ class PartialRun:
 
     def remove(self) -> None:
         """Remove the checkpoints, once there are results."""
-        self._wait()
+        distributed.all_processes().run(self._wait)
         if self._checkpoints is not None and distributed.is_coordinator():
             shutil.rmtree(self._checkpoints.folder, ignore_errors=True)
 

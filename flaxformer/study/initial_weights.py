@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer.checkpoint import Checkpoints
-from flaxformer.checkpoint.leaves import copy_to_host
+from flaxformer.checkpoint.host_arrays import copy_to_host
 from flaxformer.checkpoint.steps import leaf_digests
 from flaxformer.core.canonical import canonical
 from flaxformer.interop.huggingface.files import read_safetensors, weight_files
@@ -74,7 +74,8 @@ def _arrays(init: From, seed: int) -> Mapping[str, np.ndarray]:
     path = _path(init)
     if path.suffix in SUFFIXES:
         return _read_file(init, path)
-    return copy_to_host(read_model(_source(init, seed), init.trust_code).params)
+    params = read_model(_source(init, seed), init.trust_code).params  # on a device of this process
+    return {name: np.asarray(array) for name, array in copy_to_host(params).items()}
 
 
 def _source(init: From, seed: int) -> WeightsSource:

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from flaxformer.system.errors import UserError
@@ -250,14 +250,20 @@ def flush_all(folder: Path) -> None:
     flush(folder.parent)
 
 
-def digest_files(folder: Path) -> dict[str, str]:
-    """Return a digest of every file in a folder, by path relative to the folder."""
+def digest_files(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
+    """Return a digest of every file in a folder, or of those of these names, by path relative to the folder."""
     algorithm = functools.partial(hashlib.blake2b, digest_size=16)
     digests = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            digests[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, algorithm).hexdigest()
+    for name in file_names(folder) if names is None else names:
+        if (folder / name).is_file():
+            with (folder / name).open("rb") as file:
+                digests[name] = hashlib.file_digest(file, algorithm).hexdigest()
     return digests
+
+
+def file_names(folder: Path) -> list[str]:
+    """Return the paths of all files in a folder, relative to it, in order."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def remove(folder: Path, first: str, settle: float = 0.0) -> None:

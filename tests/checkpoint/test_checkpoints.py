@@ -8,7 +8,8 @@ import pytest
 from states import bits, numbers
 
 from flaxformer.checkpoint import Checkpoints, storage
-from flaxformer.checkpoint.leaves import copy_to_host, describe_leaves, digest
+from flaxformer.checkpoint.host_arrays import copy_to_host
+from flaxformer.checkpoint.leaves import describe_leaves, digest
 from flaxformer.components import Attention, Dense, Gated
 from flaxformer.config import Block, ModelConfig
 from flaxformer.model import init

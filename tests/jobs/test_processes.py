@@ -115,6 +115,8 @@ def test_two_processes_train_what_one_does(tmp_path, alone, mesh):
     assert second == ""
     assert not (tmp_path / "two-1").exists()
     assert Checkpoints(tmp_path / "two-0").steps() == [4, 8]
+    ended(launch(tmp_path, "two", 2, "--mesh", mesh))  # finished: both verify the checkpoint, and train nothing
+    assert numbers(tmp_path / "two-0") == found
 
 
 @pytest.mark.slow

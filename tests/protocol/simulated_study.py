@@ -89,7 +89,6 @@ def execute(world, todo, execution, take=None, keep=None):
 
 def write_arrays(folder, arrays):
     """In the place of Orbax."""
-    folder.mkdir()
     for name, array in arrays.items():
         buffer = io.BytesIO()
         np.save(buffer, array)
@@ -122,6 +121,7 @@ def patched(world, acknowledge):
         (launch, "execute", functools.partial(execute, world)),
         (partial_runs, "identity", lambda trials, _: [trial.name for trial in trials]),
         (storage, "write", write_arrays),
+        (storage, "merge", lambda folder: None),
         (storage, "read", read_arrays),
         (Store, "append", appended),
     ]

@@ -10,7 +10,7 @@ from study.tiny import BASELINE, RATE, cache_folder, kept_programs, results, tin
 
 import flaxformer
 from flaxformer.checkpoint import Stop
-from flaxformer.checkpoint.leaves import copy_to_host
+from flaxformer.checkpoint.host_arrays import copy_to_host
 from flaxformer.core.paths import replace_at
 from flaxformer.jobs import Job, train
 from flaxformer.runner import partial_runs

@@ -9,7 +9,7 @@ import optax
 import pytest
 from jaxtyping import Array, Float
 
-from flaxformer.checkpoint.leaves import copy_from_host, copy_to_host
+from flaxformer.checkpoint.host_arrays import copy_from_host, copy_to_host
 from flaxformer.components import Attention, Dense, Gated, NoPositions, RMSNorm
 from flaxformer.components.component import Aux
 from flaxformer.config import Block, ModelConfig
