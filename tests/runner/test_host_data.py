@@ -164,9 +164,9 @@ for event in run(study, Execution(output=Path(sys.argv[2]), devices=1, chunk_ste
 
 
 def study_to_kill(root):
-    study = STUDIES["mixture"](root)
-    longer = {"training.steps": 4000, "training.evaluate_every": 2000}
-    return study_of(study.baseline.task, WEIGHT, baseline=replace_at(study.baseline, longer), seeds=[3])
+    longer = {"training.steps": 600, "training.evaluate_every": 300}
+    baseline = replace_at(STUDIES["documents"](root).baseline, longer)
+    return study_of(baseline.task, RATE, baseline=baseline, seeds=[3])
 
 
 @pytest.mark.slow
@@ -176,10 +176,10 @@ def test_a_killed_study_is_resumed_with_the_same_bits(root, tmp_path, keep_on_ho
     command = [sys.executable, "-c", DRIVER, str(root), str(tmp_path / "far")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
-    steps = [int(process.stdout.readline()) for _ in range(100)]
+    steps = [int(process.stdout.readline()) for _ in range(40)]
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
-    assert 0 < steps[-1] < 4000
+    assert 0 < steps[-1] < 600
     assert any(path.is_file() for path in (tmp_path / "far" / "unfinished").rglob("*"))
     near, far = both(study_to_kill(root), tmp_path, keep_on_host)
     assert near == far
