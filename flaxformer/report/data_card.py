@@ -1,8 +1,7 @@
 """Data card: the task and the identity of its data, held-out examples, and the differences between arms."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.report.sections import Bullets, Definitions, Folded, Part
@@ -25,14 +24,14 @@ def of_study(analysis: Analysis) -> list[Part]:
     base = study.recipes[arms[0]]
     rows = [
         *rows_of(base.run["task"], base.data),
-        ("Evaluation", _evaluation(study.evaluation_data.get(arms[0]))),
+        ("Evaluation", describe_evaluation(study.evaluation_data.get(arms[0]))),
         ("Arms", "" if _differences(analysis) else "All arms have the same task and data."),
     ]
     parts: list[Part] = [Bullets([printable(note) for note in study.data_notes])]
     return [*parts, _fold(f"The data of '{arms[0]}'", rows), *_fold_differences(_differences(analysis))]
 
 
-def of_job(run: JsonObject, launch: Mapping[str, Any]) -> list[Part]:
+def of_job(run: JsonObject, launch: JsonObject) -> list[Part]:
     """Return the notes and the card of a training job, from its config and the last launch in its log."""
     task, data, notes = run.get("task"), launch.get("data"), launch.get("data_notes")
     if not isinstance(task, dict) or not isinstance(data, dict):  # the log of an earlier version
@@ -70,16 +69,16 @@ def _fold_differences(lines: Sequence[str]) -> Iterator[Part]:
 def _differences(analysis: Analysis) -> list[str]:
     """Return a line for each arm whose task or data differ from those of the first arm."""
     recipes = analysis.study.recipes
-    first, *others = [arm.arm for arm in analysis.study.arms]
+    first, *other_arms = [arm.arm for arm in analysis.study.arms]
 
     def described(arm: str) -> JsonObject:
         return {"task": recipes[arm].run["task"], "data": recipes[arm].data}
 
-    changes = {arm: differences(described(first), described(arm)) for arm in others}
+    changes = {arm: differences(described(first), described(arm)) for arm in other_arms}
     return [f"{arm}: {_cut('; '.join(lines))}" for arm, lines in changes.items() if lines]
 
 
-def _evaluation(data: DeclaredData | None) -> str:
+def describe_evaluation(data: DeclaredData | None) -> str:
     """Return the number of examples of the evaluation set, and of those that also occur in training."""
     if data is None:
         return ""

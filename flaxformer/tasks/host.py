@@ -50,7 +50,7 @@ class HostSource(Source):
             )
 
 
-class Constant(Node):
+class RepeatedNumber(Node):
     """Array of one number, such as the weights of targets that are all scored, which programs see as a constant.
 
     They do so for data on the device too, and would otherwise round their sums differently.
@@ -64,10 +64,10 @@ class Constant(Node):
 class Chunk(Source):
     """Batches [steps, ...] of consecutive steps from `first` on; of a stack of runs, both have a leading axis.
 
-    Arrays of a batch that repeat one number may be a `Constant`, without the leading axes.
+    Arrays of a batch that repeat one number may be a `RepeatedNumber`, without the leading axes.
     """
 
-    first: Int[Array | np.ndarray, "*stack"]
+    first: Int[Array | np.ndarray, "..."]
     batches: Batch
 
     @property
@@ -77,12 +77,12 @@ class Chunk(Source):
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
         """Return the batch of a step of this chunk; the key was applied when the chunk was made."""
 
-        def read(leaf: Array | Constant) -> Array:
-            if isinstance(leaf, Constant):
+        def read(leaf: Array | RepeatedNumber) -> Array:
+            if isinstance(leaf, RepeatedNumber):
                 return jnp.full(leaf.shape, leaf.number, leaf.dtype)
             return leaf[step - self.first]
 
-        return jax.tree.map(read, self.batches, is_leaf=lambda leaf: isinstance(leaf, Constant))
+        return jax.tree.map(read, self.batches, is_leaf=lambda leaf: isinstance(leaf, RepeatedNumber))
 
 
 Gather = Callable[[int, int], Batch]
@@ -102,11 +102,11 @@ def gather_batches(source: Source, key: Array, first: int, steps: int) -> Batch:
         return jax.tree.map(_stack, *batches)
 
 
-def _stack(*leaves: Array | np.ndarray) -> np.ndarray | Constant:
+def _stack(*leaves: Array | np.ndarray) -> np.ndarray | RepeatedNumber:
     """Return arrays with a leading axis for them; of views of one number (`numpy.broadcast_to`), a constant."""
     first = leaves[0]
     if isinstance(first, np.ndarray) and first.size > 1 and not any(first.strides):
-        return Constant(first.flat[0].item(), first.shape, first.dtype.name)
+        return RepeatedNumber(first.flat[0].item(), first.shape, first.dtype.name)
     return np.stack(leaves)
 
 

@@ -11,12 +11,12 @@ library's version.
 """
 
 import hashlib
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import flax.struct
 import jax
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from flaxformer.core.struct import static
 from flaxformer.system.errors import UserError
@@ -36,7 +36,7 @@ class RandomAccess(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: Any, /) -> Any: ...
+    def __getitem__(self, index: int, /) -> PyTree: ...
 
 
 class Records(Task):
@@ -57,7 +57,7 @@ class Records(Task):
         """Open and return the records, which have `len` and an index, such as `grain.sources.ArrayRecordDataSource`."""
         raise NotImplementedError(f"{type(self).__name__} does not define `records`")
 
-    def example(self, record: Any) -> Batch:
+    def example(self, record: PyTree) -> Batch:
         """Return the example of a record, a `Batch` of NumPy arrays without a batch axis, alike in shape for all."""
         raise NotImplementedError(f"{type(self).__name__} does not define `example`")
 

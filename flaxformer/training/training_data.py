@@ -41,7 +41,7 @@ class TrainingData:
         for chunk, count in prefetch(self._gather(run), first, last, steps, place, size):
             yield self._device_group.shard_batches(chunk), count
 
-    def at(self, run: Run, step: Int[Array, "*stack"]) -> Source:
+    def at(self, run: Run, step: Int[Array, "..."]) -> Source:
         """Return data with the batch of a step, which all runs of a stack have reached."""
         if not self.source.on_host:
             return self.source

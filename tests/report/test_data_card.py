@@ -60,17 +60,17 @@ def test_the_card_has_what_was_declared_and_reads_no_data(files, tmp_path):
     assert all(line.startswith("text=b,rate=") and "task.path: " in line and "data.sha256: " in line for line in lines)
 
 
-def test_arms_with_the_same_data_are_said_to_have_them(files, tmp_path):
+def test_arms_with_the_same_data_are_named_in_one_sentence(files, tmp_path):
     card = section_of(tmp_path / "study", study_of(files, RATE))[-1]
     assert dict(card.part.texts)["Arms"] == "All arms have the same task and data."
 
 
 def test_evaluation_examples_in_training_are_counted():
     known = DeclaredData(digest="12ab", examples=1, in_training=0)
-    assert data_card._evaluation(known) == "1 example; none also in the training data (digest 12ab)"
+    assert data_card.describe_evaluation(known) == "1 example; none also in the training data (digest 12ab)"
     sampled = DeclaredData(digest="12ab", examples=2000, in_training=3, compared=16384)
     expected = "2,000 examples; 3 also in the training data, of 16,384 that were drawn, (digest 12ab)"
-    assert data_card._evaluation(sampled) == expected
+    assert data_card.describe_evaluation(sampled) == expected
 
 
 def test_a_job_has_a_card_from_its_log():
