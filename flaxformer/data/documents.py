@@ -15,7 +15,7 @@ from flaxformer.data.lines import (
     refuse_structured,
     text_field,
 )
-from flaxformer.data.rows import HUB_FILES, READERS, find_table, read_rows
+from flaxformer.data.rows import HUB_FILES, READERS, find_table, list_hub_files, read_rows
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
 from flaxformer.system.remote_data import local_path
@@ -42,7 +42,7 @@ class Texts:
       source: a text file, whose last `validation_tenths` become the validation text; a table of `data.rows` with one
         document per row; a folder, of which files that match `pattern` are read, by their suffix; "hf:owner/name", a
         data set of the Hugging Face hub (streamed, with its `subset` and `split`); or a file of one,
-        "hf://datasets/owner/name/file".
+        "hf://datasets/owner/name/file". The name of a file may have *, for several files, such as the parts of a table.
       target: a second text file, whose line i translates line i of the first. Each line is then a document, followed by
         its translation, and a hash of both decides their side.
       field: the field or column with the text.
@@ -72,6 +72,9 @@ class Texts:
             yield from self._read_pairs(local_path(self.source, "source"), local_path(self.target, "target"))
             return
         is_hub_file = self.source.startswith(HUB_FILES)
+        if "*" in self.source and not Path(self.source).exists():
+            yield from self._read_matching(is_hub_file)
+            return
         if self.source.startswith(HUB) and not is_hub_file:
             yield from self._row_documents(self.source, self._read_hub())
             return
@@ -85,6 +88,23 @@ class Texts:
             raise UserError(f"source is '{self.source}', which {kind}; expected text to learn from")
         for file in files:
             yield from self._read_file(file, file.name if file == root else file.relative_to(root).as_posix())
+
+    def _read_matching(self, is_hub_file: bool) -> Iterator[Document]:
+        """Yield the documents of the files that match `source`, in the order of their names."""
+        if is_hub_file:
+            urls = list_hub_files(self.source, "source")
+            paths = ((url.rpartition("/")[2], find_table(url, "source")) for url in urls)
+        else:
+            fixed = self.source[: self.source.index("*")].rpartition("/")[0]
+            root = local_path(fixed or ("/" if self.source.startswith("/") else "."), "source")
+            files = matching(root, self.source[len(fixed) :].lstrip("/"))
+            paths = ((file.relative_to(root).as_posix(), file) for file in files)
+        has_any = False
+        for name, file in paths:
+            has_any = True
+            yield from self._read_file(file, name)
+        if not has_any:
+            raise UserError(f"source is '{self.source}', which matches no file; expected text to learn from")
 
     def _read_file(self, file: Path, name: str) -> Iterator[Document]:
         if not read_size(file):

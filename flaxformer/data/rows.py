@@ -5,7 +5,7 @@
 | .csv | the first line names the columns; cells are divided by "," (by ";" if the first line has ";" and no ","), and one with a divider, a quote or a line break in it stands in double quotes |
 | .tsv | the same, divided by tabs |
 | .jsonl, .ndjson | a JSON object per line |
-| .parquet | read in pieces of `ROWS` rows |
+| .parquet | read in pieces of `ROWS` rows, the needed columns of one row group at a time |
 
 Text is UTF-8, with or without a byte order mark. Blank lines are skipped. Files that end in .gz, .bz2, .xz or .zst are
 decompressed, except Parquet.
@@ -16,7 +16,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from flaxformer.data.compressed import open_bytes, read_bytes, suffix_of
@@ -55,13 +55,10 @@ def find_table(path: str, name: str = "path") -> Path:
       UserError: it is not a file, or cannot be downloaded.
     """
     if path.startswith("hf:"):
-        parts = path.removeprefix(HUB_FILES).split("/", 2)
-        if not path.startswith(HUB_FILES) or not all([*parts, len(parts) == 3]):
-            raise UserError(f"{name} is '{path}'; expected a file of a data set, {HUB_FILES}OWNER/NAME/FILE")
-        repository, _, revision = f"{parts[0]}/{parts[1]}".partition("@")
+        repository, revision, file_name = _parse_hub_path(path, name)
         hub = library("huggingface_hub", "datasets", f"{name} '{path}'")
         try:
-            return Path(hub.hf_hub_download(repository, parts[2], repo_type="dataset", revision=revision or None))
+            return Path(hub.hf_hub_download(repository, file_name, repo_type="dataset", revision=revision))
         except Exception as error:  # of the library, of its HTTP client, or of the file system
             raise UserError(f"{name} is '{path}', which cannot be downloaded: {str(error).splitlines()[0]}") from None
     file = local_path(path, name)
@@ -69,6 +66,31 @@ def find_table(path: str, name: str = "path") -> Path:
         kind = "a folder; expected one file" if file.is_dir() else "not a file; expected a table"
         raise UserError(f"{name} is '{path}', which is {kind} ({', '.join(READERS)})")
     return file
+
+
+def _parse_hub_path(path: str, name: str) -> tuple[str, str | None, str]:
+    """Return the repository, the revision and the file (or a glob pattern of files) of a path of the hub."""
+    parts = path.removeprefix(HUB_FILES).split("/", 2)
+    if not path.startswith(HUB_FILES) or not all([*parts, len(parts) == 3]):
+        raise UserError(f"{name} is '{path}'; expected a file of a data set, {HUB_FILES}OWNER/NAME/FILE")
+    repository, _, revision = f"{parts[0]}/{parts[1]}".partition("@")
+    return repository, revision or None, parts[2]
+
+
+def list_hub_files(path: str, name: str) -> list[str]:
+    """Return the paths of the files of a data set of the hub that match hf://datasets/OWNER/NAME/PATTERN, in order.
+
+    Raises:
+      UserError: the data set cannot be listed.
+    """
+    repository, revision, pattern = _parse_hub_path(path, name)
+    hub = library("huggingface_hub", "datasets", f"{name} '{path}'")
+    try:
+        files = hub.list_repo_files(repository, repo_type="dataset", revision=revision)
+    except Exception as error:
+        raise UserError(f"{name} is '{path}', which cannot be listed: {str(error).splitlines()[0]}") from None
+    root = path.removesuffix(pattern)
+    return [root + file for file in sorted(files) if PurePosixPath("/", file).match(f"/{pattern}")]
 
 
 @functools.cache
@@ -188,8 +210,11 @@ def _read_parquet(file: Path, columns: Collection[str], where: str) -> Iterator[
     check_names(names, columns, where, "column")
     unread = dict.fromkeys(names)
     for start in range(0, count, ROWS):
-        rows = table.select(columns).slice(start, ROWS).collect().iter_rows(named=True)
-        for number, row in enumerate(rows, start + 1):
+        try:
+            rows = table.select(columns).slice(start, ROWS).collect()
+        except Exception as error:
+            raise UserError(f"{where}, row {start + 1} or later: expected a Parquet file, but: {error}") from None
+        for number, row in enumerate(rows.iter_rows(named=True), start + 1):
             yield TableRow(f"{where}, row {number}", unread | row)
 
 

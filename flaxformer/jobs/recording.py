@@ -20,6 +20,7 @@ from flaxformer.jobs.trackers.choose import trackers_of
 from flaxformer.jobs.trackers.tracker import TrackedRun
 from flaxformer.runner.events import Event, Progressed
 from flaxformer.system.digests import JsonObject
+from flaxformer.tasks.about import data_notes
 from flaxformer.training import Run
 from flaxformer.training.device_group import default_devices
 from flaxformer.training.memory import parameters
@@ -63,7 +64,8 @@ def record(
                 log.write({"kind": "extension", "step": step, **dataclasses.asdict(extension)})
             if step < run.training.steps:
                 work = work_of(run, job.devices or default_devices(run))
-                log.write({"kind": "launch", "step": step, "lost": log.lost, **work})
+                data = {"data": run.task.fingerprint(), "data_notes": data_notes(run.task)}
+                log.write({"kind": "launch", "step": step, "lost": log.lost, **work, **data})
         wall_time = WallTime() if wall_time is None else wall_time
         wall_time.spend("starting")
         first = step

@@ -12,6 +12,7 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.report import (
     cost_tables,
     costs,
+    data_card,
     effect_tables,
     events,
     figures,
@@ -85,6 +86,7 @@ def document(analysis: Analysis, launches: Sequence[JsonObject] = ()) -> StudyRe
             ReportSection("Limits", [Bullets(analysis.limits, NOT_IN_PAPER, "Limit: ")]),
             _section(tables.arms(analysis), figures.arms(analysis), after=_notes_on_arms(analysis)),
             _section(tables.evaluations(analysis)),
+            ReportSection("Data", data_card.of_study(analysis)),
             _section(
                 cost_tables.arm_costs(analysis),
                 figures.compute(analysis),
@@ -146,12 +148,11 @@ def _explorations(analysis: Analysis) -> list[Part]:
 
 
 def _notes_on_arms(analysis: Analysis) -> list[Part]:
-    """Sentences on what the intervals cover, on the data, and on the losses of simple models."""
+    """Sentences on what the intervals cover, and on the losses of simple models."""
     references = phrasing.references(analysis)
     simple = f"Simple models on the same evaluation data: {references}" if references else ""
     return [
         Paragraph(analysis.coverage, NOT_IN_PAPER),
-        Bullets(analysis.study.data_notes),
         Paragraph(simple, ("terminal",)),
     ]
 

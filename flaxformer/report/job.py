@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flaxformer.report import data_card
 from flaxformer.report.colours import COLOURS, GREY
 from flaxformer.report.numbers import number
 from flaxformer.report.sections import Code, Definitions, Figure, Folded, Paragraph, Part, ReportSection, StudyReport
@@ -181,6 +182,7 @@ def job_document(job: JobResults) -> StudyReport:
             ReportSection("Evaluations", [_evaluations(job)]),
             ReportSection("Samples", [part for line in job.of("sample")[-MOST_SAMPLES:] for part in _sample(line)]),
             ReportSection("Cost", [Definitions(_cost(job))]),
+            ReportSection("Data", data_card.of_job(job.run, next(iter(job.of("launch")[-1:]), {}))),
             ReportSection("Next", [Code("\n".join(job.next_commands))]),
             ReportSection("Config", [Folded("The run", Code(json.dumps(job.run, indent=1, ensure_ascii=False)))]),
         ],

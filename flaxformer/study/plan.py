@@ -44,6 +44,7 @@ from flaxformer.study.user_functions import calling, check_column
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.user_code import code_digests
+from flaxformer.tasks.about import data_notes
 from flaxformer.training import Run, evaluation_params, start
 from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.memory import check_memory
@@ -170,7 +171,7 @@ def declaration(study: Study, programs: Sequence[ProgramGroup] | None = None) ->
         claims=_claims(study),
         caveats=caveats_of(study.caveats, study.baseline),
         references=study.baseline.task.references(),
-        data_notes=tuple(study.baseline.task.notes()),
+        data_notes=tuple(data_notes(study.baseline.task)),
         parameters=params.count(model.specs(study.baseline.model)),
         evaluation_data=evaluation_data(study),
         evaluation_columns=tuple(evaluated_by(study.baseline)),

@@ -27,7 +27,7 @@ from flaxformer.targets.texts import host_transfers, parse_bytes_needed
 from flaxformer.targets.topology import Target
 from flaxformer.targets.traffic import KernelTraffic, kernels_of
 from flaxformer.tasks.batch import Source
-from flaxformer.tasks.host import Chunk
+from flaxformer.tasks.host import Chunk, gather_batches
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training.offload import HOST, host_shardings
 from flaxformer.training.run import Run
@@ -214,6 +214,8 @@ def _arguments(
     shardings = shardings.replace(optimizer=host_shardings(run, shardings.optimizer, state.optimizer))
     state = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, shardings)
     state = jax.tree.map(add_stack_axis, state)
+    if source.on_host:
+        data = jax.tree.map(add_stack_axis, data)
     results = None if placement.mesh is None else (jax.tree.map(lambda x: x.sharding, state), placement.whole)
     if placement.mesh is not None:
         data = ShardedSource(data, placement.mesh)
@@ -224,11 +226,10 @@ def _data(source: Source, run: Run, steps: int) -> PyTree:
     """Return the shapes of the data of a chunk; of a source on the host, those of the batches that are copied."""
     if not source.on_host:
         return jax.eval_shape(lambda: source)
-    batch = source.batch(run.data_key, 0)
-    batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((steps, *x.shape), x.dtype), batch)
-    held_out = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), source.evaluation())
+    batch = gather_batches(source, run.data_key, 0, 1)
+    batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((steps, *x.shape[1:]), x.dtype), batch)
     first: Any = jax.ShapeDtypeStruct((), jnp.int32)
-    return Chunk(first=first, batches=batches, held_out=held_out)
+    return Chunk(first=first, batches=batches)
 
 
 def _bytes(x: jax.ShapeDtypeStruct) -> int:

@@ -12,6 +12,7 @@ from flaxformer.tasks.mixture import Domain, Mixture, MixtureStage
 from flaxformer.tasks.overlap import Overlap
 from flaxformer.tasks.paired_rows import Pairs
 from flaxformer.tasks.pairs import PairedFiles, PairedTokens, TextPair
+from flaxformer.tasks.records import Records
 from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage
 from flaxformer.tasks.sequence_to_sequence import Copy, Reverse, Sort
 from flaxformer.tasks.synthetic import AssociativeRecall, Induction, SyntheticTask, next_token
@@ -41,6 +42,7 @@ __all__ = [
     "PairedFiles",
     "PairedTokens",
     "Pairs",
+    "Records",
     "Reverse",
     "ScaledIndex",
     "Sort",

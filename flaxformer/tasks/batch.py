@@ -1,6 +1,7 @@
 """Batches of inputs and targets, and the `Source` that makes them from a key and a step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import flax.struct
 import jax
@@ -106,9 +107,26 @@ class Source(Node):
         """True if batches are arrays of the host, which compiled functions cannot ask for (`tasks.host`)."""
         return False
 
+    @property
+    def is_stacked(self) -> bool:
+        """True if all arrays have a leading axis for the runs of a stack, each of which has data of its own."""
+        return False
+
     def with_numbers(self, task: Config) -> "Source":
         """Return the source with the leaves of its task, such as the weights of a mixture, in place of its own.
 
         Runs of a group, whose tasks differ in leaves only, share one source; each sets its own leaves.
         """
         return self
+
+
+BatchOrNone = TypeVar("BatchOrNone", Batch, Batch | None)
+
+
+def held_out(source: Source, read: Callable[[Source], BatchOrNone]) -> BatchOrNone:
+    """Return the evaluation or the test set of a source, by a compiled function if the data are on the device.
+
+    Args:
+      read: function that asks a source for it.
+    """
+    return read(source) if source.on_host else jax.jit(read)(source)

@@ -75,6 +75,10 @@ class CorruptedSource(Source):
     text: Source
     task: Corrupted = flax.struct.field(pytree_node=False)
 
+    @property
+    def on_host(self) -> bool:
+        return self.text.on_host
+
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
         return _corrupt_batch(
             self.task, fold_in_name(jax.random.fold_in(key, step), "corruption"), self.text.batch(key, step)

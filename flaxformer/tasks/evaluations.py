@@ -18,7 +18,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.pytree import Node
 from flaxformer.core.struct import Config, part, static
 from flaxformer.tasks.base import Task
-from flaxformer.tasks.batch import Batch, Source
+from flaxformer.tasks.batch import Batch, Source, held_out
 from flaxformer.tasks.overlap import Overlap
 
 ERROR = "_se"
@@ -141,10 +141,10 @@ class EvaluationSet(Evaluation):
         yield from self.task.problems_with(model)
 
     def load(self) -> EvaluationData:
-        return EvaluationData(jax.jit(_evaluation)(self.task.load()))
+        return EvaluationData(held_out(self.task.load(), _evaluation))
 
     def load_test(self) -> EvaluationData | None:
-        test_set = jax.jit(_test)(self.task.load())
+        test_set = held_out(self.task.load(), _test)
         return None if test_set is None else EvaluationData(test_set)
 
     def fingerprint(self) -> dict[str, object]:

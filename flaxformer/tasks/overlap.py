@@ -104,11 +104,16 @@ def _keys_in(tables: "Iterable[Batch]", wanted: set[bytes]) -> set[bytes]:
 
 def _draw(source: "Source", sample: int) -> "list[Batch]":
     """Draw about `sample` training examples, from a seed of their own; a table per bucket."""
-    shape = jax.eval_shape(lambda: source.batch(jax.random.key(0), 0))
+    first = functools.partial(source.batch, jax.random.key(0), 0)
+    shape = first() if source.on_host else jax.eval_shape(first)
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape))
     rows = sum(len(bucket.targets) for bucket in (shape if isinstance(shape, tuple) else (shape,)))
     steps = max(1, min(-(-sample // rows), SAMPLE_BYTES // max(size, 1)))
-    drawn = _jit_once(_draw_batches)(source, jnp.arange(steps))
+    if source.on_host:
+        batches = [source.batch(jax.random.key(0), step) for step in range(steps)]
+        drawn = jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
+    else:
+        drawn = _jit_once(_draw_batches)(source, jnp.arange(steps))
     return [merge_batches(bucket) for bucket in (drawn if isinstance(drawn, tuple) else (drawn,))]
 
 
@@ -119,7 +124,7 @@ def _draw_batches(source: "Source", steps: Int[Array, " steps"]) -> "AnyBatch":
 
 def _evaluation(source: "Source") -> "Batch":
     """Return the evaluation set as one batch on the host."""
-    return merge_batches(_jit_once(_evaluation_set)(source))
+    return merge_batches(source.evaluation() if source.on_host else _jit_once(_evaluation_set)(source))
 
 
 def _evaluation_set(source: "Source") -> "Batch":

@@ -21,6 +21,10 @@ class ShardedSource(Source):
     source: Source
     mesh: Mesh = flax.struct.field(pytree_node=False)
 
+    @property
+    def is_stacked(self) -> bool:
+        return self.source.is_stacked
+
     def batch(self, key: Array, step: int | Int[Array, ""]) -> AnyBatch:
         return self._shard(self.source.batch(key, step), BATCH)
 

@@ -217,7 +217,7 @@ def windows(
     places = starts[..., None] + offsets
     tokens = text[places].astype(xp.int32)
     inputs, targets = tokens[..., :-1], tokens[..., 1:]
-    batch = Batch(inputs=inputs, targets=targets, weights=xp.ones(targets.shape, xp.float32))
+    batch = Batch(inputs=inputs, targets=targets, weights=xp.broadcast_to(xp.float32(1), targets.shape))
     if documents is None:
         return batch
     document = xp.searchsorted(documents, places, side="right") - 1

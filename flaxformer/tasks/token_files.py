@@ -1,15 +1,25 @@
 """Language modelling on tokens that `flaxformer.data.prepare` wrote."""
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from flaxformer.core.struct import static
 from flaxformer.data.corpus import count_model_losses
 from flaxformer.data.token_files import TokenFolder, open_tokens
-from flaxformer.tasks.batch import Source
+from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.host import HostSource
-from flaxformer.tasks.text import COUNTED, TextSource, TokenTask
+from flaxformer.tasks.text import (
+    COUNTED,
+    TextSource,
+    TokenTask,
+    evaluation_starts,
+    random_starts,
+    test_windows,
+    windows,
+)
 
 RESIDENT = 2**30
 """Size in bytes, of tokens and document starts, up to which a text is copied to the device; batches do not depend on
@@ -23,8 +33,8 @@ class TokenFiles(TokenTask):
       count from the start of the document (or of the window, if the document began before it), and the first token of a
       document is not scored. Windows are full in both cases, without padding.
 
-    A text of up to 1 GiB is copied to the device. A larger one stays in its file (`tasks.host`): training jobs read it
-    in chunks, and studies refuse it.
+    A text of up to 1 GiB is copied to the device. Of a larger one, which stays in its file, studies and jobs copy the
+    batches of some steps at a time (`tasks.host`).
     """
 
     path: str = static()
@@ -52,7 +62,7 @@ class TokenFiles(TokenTask):
         starts = [folder.train_documents, folder.validation_documents] if self.packs_documents else [None, None]
         arrays = [train, validation, *starts]
         if sum(array.nbytes for array in arrays if array is not None) > RESIDENT:
-            return HostSource(folder=folder, task=self, packed=self.packs_documents)
+            return MappedText(folder=folder, task=self, packed=self.packs_documents)
         narrow = [None if array is None else jnp.asarray(array.astype(np.int32)) for array in starts]
         return TextSource(jnp.asarray(train), jnp.asarray(validation), self, *narrow)
 
@@ -65,3 +75,27 @@ class TokenFiles(TokenTask):
         scored = evaluation.weights > 0
         train = self.folder.train[:COUNTED]
         return count_model_losses(train, evaluation.inputs[scored], evaluation.targets[scored], self.vocabulary)
+
+
+class MappedText(HostSource):
+    """Both sides of a memory-mapped text, with the same windows as `TextSource`, made by NumPy."""
+
+    folder: TokenFolder = flax.struct.field(pytree_node=False)
+    task: TokenTask = flax.struct.field(pytree_node=False)
+    packed: bool = flax.struct.field(pytree_node=False, default=False)
+
+    def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
+        self.check_not_traced(type(self.task).__name__, key, step)
+        starts = random_starts(np, key, step, self.task, self.folder.train.size)
+        documents = self.folder.train_documents if self.packed else None
+        return windows(np, self.folder.train, documents, starts, self.task.length)
+
+    def evaluation(self) -> Batch:
+        starts = evaluation_starts(np, self.task, self.folder.validation.size)
+        documents = self.folder.validation_documents if self.packed else None
+        return windows(np, self.folder.validation, documents, starts, self.task.length)
+
+    def test(self) -> Batch | None:
+        """Return the test set of `TextSource`."""
+        documents = self.folder.validation_documents if self.packed else None
+        return test_windows(np, self.folder.validation, documents, self.task)

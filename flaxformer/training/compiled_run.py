@@ -32,7 +32,6 @@ from flaxformer.system.garbage import without_collections
 from flaxformer.system.interrupts import interrupted
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
-from flaxformer.tasks.host import prefetch
 from flaxformer.training.calls_in_flight import wait_every_few_calls
 from flaxformer.training.compiling import compile_lowered
 from flaxformer.training.device_group import DeviceGroup
@@ -44,6 +43,7 @@ from flaxformer.training.offload import check_offload, state_shardings
 from flaxformer.training.run import Run
 from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, ProgramCall, RunMetrics, functions_of
 from flaxformer.training.step import TrainState, start
+from flaxformer.training.training_data import TrainingData
 
 LOG = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class CompiledRun:
     ) -> None:
         check_offload(run, device_group.devices, is_stacked=stack_size is not None)
         self.device_group, self.stack_size = device_group, stack_size
-        self.source = device_group.put_source(run.task.load())
+        self.data = TrainingData(run.task, device_group, stack_size)
         self._platform = device_group.devices[0].platform
         self.programs: dict[str, jax.stages.Compiled] = {}
         """The compiled functions so far, by name."""
@@ -95,6 +95,11 @@ class CompiledRun:
             self._replicated = replicated(device_group.mesh)
             for line in replicated_axes(state.params, device_group.mesh):
                 LOG.info("replicated on the mesh: %s", line)
+
+    @property
+    def source(self) -> Source:
+        """The data of the task; those that stay on the host are not on the devices."""
+        return self.data.source
 
     @property
     def bytes(self) -> int:
@@ -122,21 +127,19 @@ class CompiledRun:
         else:
             training = [self._start(run, initial)]
             state = self._shapes(training[0])
-        if not self.source.on_host:  # the shapes of a chunk are known with the first one
-            training.append(self._advance(state, run, self.source, steps))
+        training.append(self._advance(state, run, self.data.shapes(run, steps), steps))
         evaluations = self._evaluation_calls(state, run)
         if not evaluations_later:
             self._compile_all(itertools.chain(training, evaluations))
             return
         self._compile_all(training)
-        if not self.source.on_host:  # its `advance` is compiled at the first call, and is not to wait
-            thread = ThreadPoolExecutor(1)
-            self._background = thread.submit(self._compile_all, evaluations)
-            thread.shutdown(wait=False)
+        thread = ThreadPoolExecutor(1)
+        self._background = thread.submit(self._compile_all, evaluations)
+        thread.shutdown(wait=False)
 
     def compile_advance(self, state: TrainState, run: Run, steps: int) -> None:
-        """Compile `advance` for another number of steps, unless its data stay on the host."""
-        self._compile_all([] if self.source.on_host else [self._advance(state, run, self.source, steps)])
+        """Compile `advance` for another number of steps."""
+        self._compile_all([self._advance(state, run, self.data.shapes(run, steps), steps)])
 
     def _compile_all(self, calls: Iterable[ProgramCall]) -> None:
         """Compile the programs of calls that are not compiled yet."""
@@ -158,7 +161,7 @@ class CompiledRun:
             if not self._is_like_task(data):
                 yield self._score(state, run, data)
         if self._functions.diagnose is not None:
-            yield self._diagnose(state, run)
+            yield self._diagnose(state, run, self.data.shapes(run, 1))
 
     def _wait_for_background(self) -> None:
         """Wait for the programs that `compile` left to a thread."""
@@ -237,27 +240,22 @@ class CompiledRun:
     def diagnose(self, state: TrainState, run: Run) -> PyTree:
         """The diagnostics of the next step; None if the driver was given no such function."""
         self._wait_for_background()
-        return None if self._functions.diagnose is None else self._run(self._diagnose(state, run))
+        if self._functions.diagnose is None:
+            return None
+        return self._run(self._diagnose(state, run, self.data.at(run, state.step)))
 
     def evaluation_params(self, state: TrainState, run: Run) -> Transformer:
         """The weights to evaluate and to sample from, whole on a device of this process."""
-        function, arguments = self._functions.evaluation_params, (state, run, self.source)
+        function, arguments = self._functions.evaluation_params, (state, run, None)
         params = self._run(ProgramCall("evaluation_params", function, arguments, self._replicated))
         return params if self._replicated is None else jax.tree.map(lambda leaf: leaf.addressable_data(0), params)
 
     def chunks(self, run: Run, first: int, last: int, steps: int) -> Iterator[tuple[Source, int]]:
-        """Yield the data from step `first` to `last` in chunks of at most `steps`, each with its number of steps.
-
-        Data that stay on the host are gathered one chunk ahead, while the device works on the one before.
-        """
-        if not self.source.on_host:
-            yield from ((self.source, min(steps, last - at)) for at in range(first, last, steps))
-            return
-        for chunk, count in prefetch(self.source, run.data_key, first, last, steps, self.device_group.put_batches):
-            yield self.device_group.shard_batches(chunk), count
+        """Yield the data from step `first` to `last` in chunks of at most `steps`, each with its number of steps."""
+        return self.data.chunks(run, first, last, steps)
 
     def _start(self, run: Run, initial: InitialWeights | None) -> ProgramCall:
-        return ProgramCall("start", self._functions.start, (run, initial, self.source), self._state)
+        return ProgramCall("start", self._functions.start, (run, initial, None), self._state)
 
     def _advance(self, state: TrainState, run: Run, source: Source, steps: int) -> ProgramCall:
         shardings = None if self._state is None else (self._state, self._replicated)
@@ -275,10 +273,10 @@ class CompiledRun:
         name = self._scores.setdefault(shapes_of(data), f"score {len(self._scores)}")
         return ProgramCall(name, self._functions.score, (state, run, data), self._replicated)
 
-    def _diagnose(self, state: TrainState, run: Run) -> ProgramCall:
+    def _diagnose(self, state: TrainState, run: Run, source: Source) -> ProgramCall:
         function = self._functions.diagnose
         assert function is not None
-        return ProgramCall("diagnose", function, (state, run, self.source), self._replicated)
+        return ProgramCall("diagnose", function, (state, run, source), self._replicated)
 
     def _run(self, call: ProgramCall) -> PyTree:
         """Call the program of this name, which is compiled for such arguments if it is not yet."""

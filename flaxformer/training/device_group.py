@@ -12,6 +12,7 @@ from flaxformer.devices.sharding import BATCH, Devices, device_put_global, repli
 from flaxformer.nn.formulations import Formulation, FormulationSetting, using, with_formulations
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
+from flaxformer.tasks.host import Chunk
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training.cpu import core_devices
 from flaxformer.training.micro_batches import why_inseparable
@@ -66,11 +67,20 @@ class DeviceGroup:
             return source
         return self.shard_batches(self.device_put(source))
 
-    def put_batches(self, batches: Batch) -> Batch:
-        """Copy host batches [steps, B, ...] to the devices, sharded along B over the mesh."""
+    def put_batches(self, batches: Batch, axes: int = 1) -> Batch:
+        """Copy batches [steps, B, ...] to the devices, sharded along B over the mesh.
+
+        Args:
+          axes: number of axes before that of the examples.
+        """
         if self.mesh is None:
             return jax.device_put(batches, self.devices[0])
-        return device_put_global(batches, NamedSharding(self.mesh, PartitionSpec(None, *BATCH)))
+        return device_put_global(batches, NamedSharding(self.mesh, PartitionSpec(*[None] * axes, *BATCH)))
+
+    def put_chunk(self, chunk: Chunk) -> Chunk:
+        """Copy a chunk of host batches to the devices."""
+        axes = 2 if chunk.is_stacked else 1
+        return self.device_put(chunk.replace(batches=None)).replace(batches=self.put_batches(chunk.batches, axes))
 
     def put_evaluation(self, data: EvaluationData) -> EvaluationData:
         """Copy the data of an evaluation to the devices, with its batches sharded over the mesh."""

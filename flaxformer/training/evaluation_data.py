@@ -5,7 +5,7 @@ from typing import Literal
 import jax
 from jaxtyping import PyTree
 
-from flaxformer.tasks.batch import Batch, Source
+from flaxformer.tasks.batch import Batch, Source, held_out
 from flaxformer.tasks.evaluations import Evaluation, EvaluationData
 from flaxformer.training.device_group import DeviceGroup
 
@@ -30,9 +30,10 @@ class PlacedEvaluations:
         """The batches of the task, whose data are on the devices; None if it has no test set."""
         if part not in self._batches:
             with self._device_group.context():
-                batches = jax.jit(lambda source: getattr(source, part)())(source)
-            # Batches that depend on no array of the source are computed on JAX's first device.
-            self._batches[part] = batches if self._device_group.mesh else self._device_group.device_put(batches)
+                batches = held_out(source, lambda source: getattr(source, part)())
+            # Batches that depend on no array of the source are computed on JAX's first device, or on the host.
+            is_placed = self._device_group.mesh is not None and not source.on_host
+            self._batches[part] = batches if is_placed or batches is None else self._device_group.put_batches(batches)
         return self._batches[part]
 
     def load_named(self, part: HeldOutPart) -> dict[str, EvaluationData]:

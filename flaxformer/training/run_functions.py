@@ -56,7 +56,7 @@ class RunFunctions:
         measure: MeasureParams | None,
         diagnose: DiagnoseNext | None,
     ) -> None:
-        def begin(run: Run, initial: InitialWeights | None, source: Source) -> TrainState:
+        def begin(run: Run, initial: InitialWeights | None, data: None) -> TrainState:
             return start(run, layout, initial)
 
         def evaluate_batches(state: TrainState, run: Run, batches: Batch) -> tuple[RunMetrics, RunMetrics]:
@@ -66,7 +66,7 @@ class RunFunctions:
         def scored(state: TrainState, run: Run, data: EvaluationData) -> RunMetrics:
             return score_data(evaluation_params(state, run), run, data)
 
-        def weights(state: TrainState, run: Run, source: Source) -> Transformer:
+        def weights(state: TrainState, run: Run, data: None) -> Transformer:
             return evaluation_params(state, run)
 
         self._mapped = functools.partial(over_stack, stack_size)

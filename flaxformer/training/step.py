@@ -165,13 +165,17 @@ def train_chunk(
 
 
 def over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Return `function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack."""
+    """Return `function(*arguments, data)`, mapped over the leading axis of the arguments if there is a stack.
+
+    The runs of a stack share the data, unless they are a source with `is_stacked`.
+    """
     if stack_size is None:
         return function
 
     def map_trials(*arguments: PyTree) -> PyTree:
-        *stacked, source = arguments
-        batch_size = None if stack_size == 1 else stack_size
-        return jax.lax.map(lambda trial: function(*trial, source), tuple(stacked), batch_size=batch_size)
+        data, batch_size = arguments[-1], None if stack_size == 1 else stack_size
+        if isinstance(data, Source) and data.is_stacked:
+            return jax.lax.map(lambda trial: function(*trial), arguments, batch_size=batch_size)
+        return jax.lax.map(lambda trial: function(*trial, data), arguments[:-1], batch_size=batch_size)
 
     return map_trials

@@ -25,7 +25,7 @@ from flaxformer.tasks import (
     TokenFiles,
 )
 from flaxformer.tasks.batch import Source
-from flaxformer.tasks.host import HostSource, prefetch
+from flaxformer.tasks.host import HostSource, gather_batches, prefetch
 from flaxformer.tasks.mixture import draw_domains, weights_at
 from flaxformer.tasks.sharded import ShardedSource
 from flaxformer.training import Run
@@ -209,7 +209,7 @@ def test_data_on_the_host_are_mixed_to_the_same_batches(files, monkeypatch):
     assert isinstance(host.sources[0], HostSource)
     assert_equal(host.evaluation(), device.evaluation())
     key, step = jax.random.key(7), 0
-    for chunk, count in prefetch(host, key, first=0, last=5, steps=2):
+    for chunk, count in prefetch(functools.partial(gather_batches, host, key), first=0, last=5, steps=2):
         for _ in range(count):
             assert_equal(chunk.batch(key, step), DRAW(device, key, step))
             step += 1

@@ -37,7 +37,7 @@ class Prepare:
     source: Annotated[
         str,
         tyro.conf.Positional,
-        positional("SOURCE", "a text, .csv, .tsv, .jsonl or .parquet file, a folder of such files, or hf:OWNER/NAME"),
+        positional("SOURCE", "a text, .csv, .tsv, .jsonl or .parquet file (several by *), a folder, or hf:OWNER/NAME"),
     ]
     output: Annotated[Path, tyro.conf.Positional, positional("OUTPUT", "the folder to write")]
     target: Annotated[str | None, option("FILE", "none", "its line i is the translation of line i of SOURCE")] = None
