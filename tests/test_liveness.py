@@ -156,7 +156,7 @@ OTHER = [
         "model.head": LanguageModel(tied=True), "model.initializer": LeCun(), "model.inputs.std": 0.5,
         "model.dropout": 0.5, "model.attention": Attention(heads=2), "model.attention.heads": 4,
         "model.attention.key_value_heads": 1, "model.attention.d_head": 3, "model.attention.d_value": 3,
-        "model.norm": POST, "model.norm_kind": RMSNorm(), "model.residual": ReZero(),
+        "model.norm": POST, "model.norm_kind": RMSNorm(), "model.attention_norm": POST, "model.residual": ReZero(),
         "model.parametrization": MuP(base_width=4),
         "model.attention_residual": False, "model.feed_forward_residual": False, "model.parallel": True,
         "model.positions": LearnedPositions(max_length=6), "model.attention.window": 3,
@@ -210,11 +210,12 @@ OTHER = [
         ("task.form", "model.encoder"): ("joined", None),
     }),
     (on(PLAIN, model__layers=2), {"model.mask_pattern": "prefix"}),  # one layer alone reads none of it
+    (on(BASE, model__head=LanguageModel(transform="gelu")), {"model.head.transform_bias": False}),
     (on(BASE, loss_terms=(ZLoss(),)), {"loss_terms.0.weight": 0.5}),
     (on(BASE, model__layers=2), {"model.pattern": (Block(), Block(attention=MODEL.attention.replace(window=1)))}),
     (on(BASE, model__layers=2, model__residual=ReZero(), model__pattern=(Block(), Block())), {
         "model.pattern.1.attention": MODEL.attention.replace(window=1), "model.pattern.1.feed_forward": None,
-        "model.pattern.1.norm": POST, "model.pattern.1.norm_kind": RMSNorm(),
+        "model.pattern.1.norm": POST, "model.pattern.1.norm_kind": RMSNorm(), "model.pattern.1.attention_norm": POST,
         "model.pattern.1.residual": ReZero(initial=0.5), "model.pattern.1.positions": Alibi(),
     }),
     (on(PAIRED, model__pattern=(Block(),)), {"model.pattern.0.cross_attention": Attention(heads=4)}),

@@ -32,7 +32,7 @@ class Transform(Parameters):
     """A linear map, an activation and a norm before the head's matrix (BERT)."""
 
     matrix: Float[Array, "d_model d_transform"] = param(fan_in="d_model")
-    bias: Float[Array, "d_transform"] = param(init="zeros", decay=False)
+    bias: Float[Array, "d_transform"] | None = param(init="zeros", decay=False, when="transform_bias")
     norm: Parameters = subtree(component="model.norm_kind")
 
 
@@ -220,7 +220,7 @@ class LanguageModel(LinearHead):
 
     tied: use the embedding table as the matrix.
     transform: activation of a transform before the matrix: a linear map of width D, the activation, and a norm (the
-        masked-language-model head of BERT); None for no transform.
+        masked-language-model head of BERT); None for no transform. transform_bias: its map has a bias.
     scale_exponent: multiply the logits by D^−scale_exponent (T5: ½); None for no factor.
     logit_cap: bound the logits z smoothly, cap · tanh(z / cap) (Gemma 2: 30); None for no bound.
     wide_logits: False rounds the logits to the precision of the run before the softmax, which is still computed in
@@ -237,6 +237,7 @@ class LanguageModel(LinearHead):
     tied: bool = static(False)
     bias: bool = static(False)
     transform: str | None = static(None, choices=ACTIVATIONS)
+    transform_bias: bool = static(True, omit_default=True)
     scale_exponent: float | None = leaf(None)
     logit_cap: float | None = leaf(None, above=0, omit_default=True)
     wide_logits: bool = static(True, omit_default=True)

@@ -29,6 +29,7 @@ class Block(Config):
     number of heads.
 
     positions: position scheme of the block's self-attention, in place of the model's.
+    attention_norm: placement of the norms of its self-attention, where it differs from that of its other branches.
     """
 
     attention: TokenMixer | type[TokenMixer] | Same = part(SAME)
@@ -36,6 +37,7 @@ class Block(Config):
     feed_forward: FeedForward | type[FeedForward] | Same | None = part(SAME)
     norm: NormPlacement | Same = part(SAME)
     norm_kind: Norm | type[Norm] | Same = part(SAME)
+    attention_norm: NormPlacement | Same = part(SAME, omit_default=True)
     residual: Residual | type[Residual] | Same = part(SAME)
     positions: Positions | type[Positions] | Same = part(SAME, omit_default=True)
 

@@ -23,7 +23,7 @@ from flaxformer.components.positions import Positions, Sinusoidal
 from flaxformer.components.residuals import DeepNorm, Residual
 from flaxformer.config.block import Block, without_classes
 from flaxformer.config.initial import Initial, drawn_by
-from flaxformer.config.problems import problems, unused_cross_attention
+from flaxformer.config.problems import problems
 from flaxformer.core.params import Spec
 from flaxformer.core.struct import Config, leaf, part, static
 from flaxformer.core.weight_specs import InitialValue
@@ -71,6 +71,8 @@ class ModelConfig(Config):
 
     norm: NormPlacement = part(PRE)
     norm_kind: Norm = part(LayerNorm())
+    attention_norm: NormPlacement | None = part(None, omit_default=True)
+    """Placement of the norms of self-attention alone, without `embedding` and `final`; None for `norm`."""
     residual: Residual = part(Residual())
     attention_residual: bool = static(True)
     cross_attention_residual: bool = static(True)
@@ -109,11 +111,6 @@ class ModelConfig(Config):
         return self.replace(encoder=self.replace(**(like | none | changes)))
 
     @property
-    def unused_part(self) -> str | None:
-        """Message about a part that has no effect, with which a model cannot be built; None without one."""
-        return unused_cross_attention(self)
-
-    @property
     def embedding(self) -> Inputs:
         """Inputs, with the default scales of a shared table if the head is tied."""
         return self.inputs.for_tied_head(self.d_model) if self.head.tied else self.inputs
@@ -121,15 +118,13 @@ class ModelConfig(Config):
     @property
     def resolved_encoder(self) -> Optional["ModelConfig"]:
         """Encoder; if it shares the table of a tied decoder, with the decoder's default scale."""
-        encoder, table = self.encoder, self.embedding
-        if encoder is None or not (isinstance(table, Tokens) and isinstance(self.inputs, Tokens)):
+        encoder, table, inputs = self.encoder, self.embedding, self.inputs
+        if encoder is None or not (isinstance(table, Tokens) and isinstance(inputs, Tokens)):
             return encoder
-        inputs = encoder.inputs
-        if not isinstance(inputs, Tokens) or not inputs.shared:
-            return encoder
-        if self.inputs.scale_exponent is not None or inputs.scale_exponent is not None:
-            return encoder
-        return encoder.replace(inputs=inputs.replace(scale_exponent=table.scale_exponent))
+        other = encoder.inputs
+        if isinstance(other, Tokens) and other.shared and inputs.scale_exponent is other.scale_exponent is None:
+            return encoder.replace(inputs=other.replace(scale_exponent=table.scale_exponent))
+        return encoder
 
     @property
     def attention_scheme(self) -> Positions:
@@ -143,6 +138,11 @@ class ModelConfig(Config):
             yield "cross_attention", self.cross
         if self.feed_forward is not None:
             yield "feed_forward", self.feed_forward
+
+    def branch_config(self, name: str) -> "ModelConfig":
+        """Return the config with the norms of the branch of this name in place of those of the block."""
+        norm = self.attention_norm if name == "attention" else None
+        return self if norm is None else self.replace(norm=norm, attention_norm=None)
 
     @property
     def cross(self) -> Any:
@@ -186,9 +186,14 @@ class ModelConfig(Config):
         return self.replace(pattern=(), distinct_blocks=None, **changes)
 
     @property
+    def _period(self) -> tuple["ModelConfig", ...]:
+        """`block_config` of each block of the pattern."""
+        return tuple(self.block_config(number) for number in range(max(1, len(self.pattern))))
+
+    @property
     def block_configs(self) -> tuple["ModelConfig", ...]:
         """`block_config` of each block with weights of its own."""
-        period = tuple(self.block_config(number) for number in range(len(self.pattern))) or (self,)
+        period = self._period
         return tuple(period[number % len(period)] for number in range(self.blocks))
 
     @property
@@ -210,12 +215,13 @@ class ModelConfig(Config):
     post_residual_norm = property(lambda self: self.norm.at("post_residual", self.norm_kind))
     embedding_norm = property(lambda self: self.norm.at("embedding", self.norm_kind))
     final_norm = property(lambda self: self.norm.at("final", self.norm_kind))
+    attention_side = property(lambda self: self.branch_config("attention"))
 
     @property
     def norms(self) -> tuple[Norm, ...]:
         """All norms of the model."""
-        own_blocks = [self.block_config(number) for number in range(max(1, len(self.pattern)))]
-        places = [(block.pre_norm, block.post_branch_norm, block.post_residual_norm) for block in own_blocks]
+        sides = [block.branch_config(name) for block in self._period for name, _ in block.branches()]
+        places = [(side.pre_norm, side.post_branch_norm, side.post_residual_norm) for side in sides]
         norms = [norm for block_norms in places for norm in block_norms] + [self.embedding_norm, self.final_norm]
         norms += [self.norm_kind] if getattr(self.head, "transform", None) is not None else []
         return tuple(norm for norm in norms if norm is not None)
@@ -223,14 +229,11 @@ class ModelConfig(Config):
     @property
     def batch_mixers(self) -> tuple[Component, ...]:
         """Norms and branches that need the whole batch in training."""
-        own_blocks = [self.block_config(number) for number in range(max(1, len(self.pattern)))]
-        branches = [branch for block in own_blocks for _, branch in block.branches()]
+        branches = [branch for block in self._period for _, branch in block.branches()]
         return tuple(component for component in (*self.norms, *branches) if component.mixes_batch)
 
-    @property
-    def mixes_batch(self) -> bool:
-        """True if the result of a sequence depends on other sequences of the batch in training."""
-        return bool(self.batch_mixers)
+    mixes_batch = property(lambda self: bool(self.batch_mixers))
+    """True if the result of a sequence depends on other sequences of the batch in training."""
 
     @property
     def is_causal(self) -> bool:
@@ -246,11 +249,11 @@ class ModelConfig(Config):
     def mixers(self) -> dict[str, Branch]:
         """Token mixers, and other branches of self-attention's sequence that read other tokens, by their path."""
         blocks = {f"pattern.{n}.": self.block_config(n) for n in range(len(self.pattern))} or {"": self}
-        branches = {f"{path}{name}": branch for path, block in blocks.items() for name, branch in block.branches()}
         return {
-            path: branch
-            for path, branch in branches.items()
-            if branch.reads_others and not path.endswith("cross_attention")
+            f"{path}{name}": branch
+            for path, block in blocks.items()
+            for name, branch in block.branches()
+            if branch.reads_others and name != "cross_attention"
         }
 
     @property
@@ -268,8 +271,7 @@ class ModelConfig(Config):
         """Longest sequence that the model can read; None for no limit."""
         schemes = [self.positions, *(config.attention_scheme for config in self.block_configs)]
         lengths = [*(scheme.max_length for scheme in schemes), *(mixer.max_length for mixer in self.mixers.values())]
-        limits = [length for length in lengths if length is not None]
-        return min(limits) if limits else None
+        return min((length for length in lengths if length is not None), default=None)
 
     @property
     def scales_weights(self) -> bool:

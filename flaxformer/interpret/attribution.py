@@ -85,9 +85,10 @@ def direct_logit_attribution(
 def _problems(config: ModelConfig, by_head: bool) -> Iterator[str]:
     """Yield the reasons for which a logit is not a sum of terms of the branches."""
     for layer, block_config in enumerate(config.layer_configs):
-        if block_config.post_residual_norm is not None:
+        sides = [block_config.branch_config(name) for name, _ in block_config.branches()]
+        if any(side.post_residual_norm is not None for side in sides):
             yield "norm.post_residual is given, which normalises the sum; expected a placement such as PRE or SANDWICH"
-        if by_head and block_config.post_branch_norm is not None:
+        if by_head and any(side.post_branch_norm is not None for side in sides):
             yield "norm.post_branch is given, which normalises the sum of the heads; expected by_head=False"
         if type(block_config.residual) not in RULES:
             expected = ", ".join(rule.__name__ for rule in RULES)

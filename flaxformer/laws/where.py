@@ -96,8 +96,8 @@ def _stack_stages(stack: Intermediates, config: ModelConfig, owner: str) -> Iter
         for name, branch in layer.branches():
             activations, kind = getattr(block, name), type(branch).__name__
             place = f"{owner}block {number}, "
-            if layer.pre_norm is not None:
-                yield f"{place}norm before {name} ({type(layer.pre_norm).__name__})", activations.input
+            if (norm := layer.branch_config(name).pre_norm) is not None:
+                yield f"{place}norm before {name} ({type(norm).__name__})", activations.input
             yield f"{place}{name} ({kind})", activations.update
             yield f"{place}residual connection of {name} ({type(layer.residual).__name__})", activations.stream
     yield f"{owner}final norm ({type(config.final_norm).__name__})", stack.final

@@ -37,7 +37,7 @@ class ResidualParams(Parameters):
 class BlockParams(Parameters):
     """Weights of a block: each branch, and its connection to the residual stream."""
 
-    attention_connection: ResidualParams = subtree()
+    attention_connection: ResidualParams = subtree(config="attention_side")
     attention: Parameters = subtree(component="attention")
     positions: Parameters | None = subtree(component="attention_positions")
     cross_attention_connection: ResidualParams | None = subtree(when="reads_memory")
@@ -158,7 +158,7 @@ class _ResidualBranch:
     def __init__(
         self, name: str, component: Branch, params: BlockParams, config: ModelConfig, context: Context
     ) -> None:
-        self.name, self.component, self.config, self.aux = name, component, config, Aux()
+        self.name, self.component, self.config, self.aux = name, component, config.branch_config(name), Aux()
         self.weights, self.around = getattr(params, name), getattr(params, f"{name}_connection")
         self.key = None if context.batch_key is None else fold_in_name(context.batch_key, name)
         # Another key than that of the dropout, which would give equal numbers for equal shapes.

@@ -6,6 +6,7 @@ from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
 from flaxformer.config.initial import initial_problems
+from flaxformer.config.problems import unused_cross_attention
 from flaxformer.core.params import Parameters, fold_in_name, stack, subtree, table
 from flaxformer.core.weight_specs import declarations, declare, initialise
 from flaxformer.model.blocks import BlockParams
@@ -55,8 +56,8 @@ def init(key: Array, config: ModelConfig, layout: Layout = "unrolled") -> Transf
 
 
 def _check_used(config: ModelConfig) -> None:
-    if config.unused_part is not None:
-        raise UserError(config.unused_part)
+    if (message := unused_cross_attention(config)) is not None:
+        raise UserError(message)
 
 
 def _draw(key: Array, config: ModelConfig) -> Transformer:

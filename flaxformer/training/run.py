@@ -6,6 +6,7 @@ import jax
 from jaxtyping import Array
 
 from flaxformer.config import ModelConfig
+from flaxformer.config.problems import unused_cross_attention
 from flaxformer.core.params import fold_in_name
 from flaxformer.core.struct import Config, leaf, part, static
 from flaxformer.model.remat import REMATS
@@ -102,8 +103,8 @@ class Run(Config):
     evaluations: tuple[Evaluation, ...] = part((), omit_default=True)
 
     def problems(self) -> Iterator[str]:
-        if self.model.unused_part is not None:
-            yield f"model.{self.model.unused_part}"
+        if (message := unused_cross_attention(self.model)) is not None:
+            yield f"model.{message}"
         yield from self.task.problems_with(self.model)
         yield from self._evaluation_problems()
         micro_batches, buckets, rows = self.training.micro_batches or 1, self.buckets, self.task.batch_size

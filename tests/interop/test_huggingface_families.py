@@ -68,7 +68,7 @@ def test_logits_equal_those_of_transformers(case):
 
 @pytest.mark.every(2, "long")
 @pytest.mark.every(4)
-@pytest.mark.parametrize("case", [case for case in CASES if case not in ("roberta", "distilbert", "vit")])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("roberta", "distilbert", "modernbert", "vit")])
 def test_greedy_tokens_equal_those_of_transformers(case):
     config, params = loaded(case)
     wanted = expected(case)

@@ -7,10 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.components import Attention, BatchNorm, LayerNorm
+from flaxformer.components import (
+    NO_NORM,
+    POST,
+    PRE,
+    SANDWICH,
+    Attention,
+    BatchNorm,
+    Dense,
+    LayerNorm,
+    NoHead,
+)
 from flaxformer.components.component import Context, replace_weights
-from flaxformer.config import ModelConfig
-from flaxformer.model import init, run
+from flaxformer.config import Block, ModelConfig
+from flaxformer.model import apply, init, run
 from flaxformer.model.norm import normalise
 from flaxformer.model.weights import with_layout
 
@@ -62,3 +72,68 @@ def test_running_statistics_change_only_in_training(layout):
     np.testing.assert_allclose(first.variance, 0.75 + 0.25 * x.var(0, ddof=1), rtol=1e-5)
     for norm in (changed.blocks[1].feed_forward_connection.pre, changed.final_norm):
         assert np.abs(norm.running.mean).max() > 0
+
+
+PLACEMENTS = {"pre": PRE, "post": POST, "sandwich": SANDWICH, "none": NO_NORM}
+BASE = ModelConfig(vocabulary=11, layers=2, d_model=D, attention=Attention(heads=1), feed_forward=Dense(d_ff=9))
+TOKENS = jnp.asarray(np.random.default_rng(1).integers(0, 11, (B, T)))
+
+
+def drawn(config):
+    shapes, dice = jax.eval_shape(lambda: init(jax.random.key(0), config)), np.random.default_rng(0)
+    return jax.tree.map(lambda x: jnp.asarray(0.5 * dice.standard_normal(x.shape), jnp.float32), shapes)
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS)
+def test_the_norms_of_attention_that_are_those_of_the_block_change_nothing(placement):
+    config = BASE.replace(norm=placement)
+    params = drawn(config)
+    for other in (config.replace(attention_norm=placement), config.replace(pattern=(Block(attention_norm=placement),))):
+        assert jax.tree.structure(params) == jax.tree.structure(drawn(other))
+        np.testing.assert_array_equal(apply(params, other, TOKENS), apply(params, config, TOKENS))
+
+
+def branch(placement, around, x, update):
+    """One residual branch, whose update is a function of its input."""
+
+    def norm(place, y):
+        if getattr(placement, place) is None:
+            return y
+        gain, bias = (np.asarray(getattr(getattr(around, place), name), np.float64) for name in ("gain", "bias"))
+        centred = y - y.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * gain + bias
+
+    return norm("post_residual", x + norm("post_branch", update(norm("pre", x))))
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("others", PLACEMENTS.values(), ids=PLACEMENTS)
+@pytest.mark.parametrize("attention", PLACEMENTS.values(), ids=PLACEMENTS)
+def test_attention_has_the_norms_of_its_placement_and_other_branches_those_of_the_block(attention, others):
+    pattern = (Block(attention_norm=attention), Block())
+    config = BASE.replace(norm=others, pattern=pattern, mask_pattern="bidirectional", head=NoHead())
+    params = drawn(config)
+    outcome = run(params, config, TOKENS, {}, return_intermediates=True)
+    x = np.asarray(outcome.intermediates.embedded, np.float64)
+    for layer, block in enumerate(params.blocks):
+        weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (block.attention, block.feed_forward))
+        first, second = weights
+        placed = attention if layer == 0 else others
+
+        def attend(y, first=first):
+            query, key, value = (
+                np.einsum("btd,dnh->btnh", y, getattr(first, name)) + getattr(first, f"{name}_bias")
+                for name in ("query", "key", "value")
+            )
+            logits = np.einsum("btnh,bsnh->bnts", query, key) / np.sqrt(query.shape[-1])
+            shares = np.exp(logits - logits.max(-1, keepdims=True))
+            mixed = np.einsum("bnts,bsnh->btnh", shares / shares.sum(-1, keepdims=True), value)
+            return np.einsum("btnh,nhd->btd", mixed, first.out) + first.out_bias
+
+        def feed(y, second=second):
+            return np.maximum(y @ second.up + second.up_bias, 0) @ second.down + second.down_bias
+
+        x = branch(placed, block.attention_connection, x, attend)
+        x = branch(others, block.feed_forward_connection, x, feed)
+    np.testing.assert_allclose(outcome.intermediates.blocks[-1].feed_forward.stream, x, rtol=1e-4, atol=1e-4)

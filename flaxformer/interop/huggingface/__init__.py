@@ -37,6 +37,7 @@ from flaxformer.interop.huggingface.families import (
     llama,
     marian,
     mistral,
+    modernbert,
     mt5,
     olmo2,
     olmo3,
@@ -66,7 +67,7 @@ __all__ = ["FAMILIES", "load", "load_tokenizer", "save"]
 
 MODULES = (
     gpt2, bert, t5, bart, llama, mistral, qwen2, qwen3, olmo2, olmo3, smollm3, gemma2, gemma3, gpt_neox,
-    opt, roberta, distilbert, marian, mt5, vit, gpt_oss,
+    opt, roberta, distilbert, modernbert, marian, mt5, vit, gpt_oss,
 )  # fmt: skip
 FAMILIES = {module.FAMILY.name: module.FAMILY for module in MODULES}
 """Families by the model_type of config.json."""

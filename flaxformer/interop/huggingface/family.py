@@ -58,8 +58,8 @@ class Family:
     normalize: function that unifies different forms of attributes before they are read; it may use the tensors.
     prefix: prefix of tensor names that models without a head omit; `outer` are prefixes of names that never have it.
     renamed: patterns of old tensor names, and their replacements.
-    aliases: second names of tensors, and their first names.
-    dropped: patterns of tensors that no model of this package has: buffers, and heads of other tasks.
+    aliases: second names of tensors, and their first names; a second one that is `dropped` may differ.
+    dropped: patterns of tensors that are dropped where the table does not have them: buffers, and heads of other tasks.
     zeros: tensors that may be missing, and are then 0.
     defaults: attributes that are written where the config keeps no others.
     """

@@ -47,7 +47,8 @@ class LayerKinds:
     types: function from the attributes and the number of layers to the type of each layer, where the file has no
       layer_types; None for a family without this attribute.
     window: attribute with the window of layers of the type "sliding_attention"; None for a family without windows.
-    default_window: the window where the file has none.
+    default_window: the value of this attribute where the file has none.
+    is_diameter: True if the attribute counts the tokens within the window on both sides, without the token itself.
     switch: attribute without which there are no windows.
     rotated: attribute with 1 for layers with rotary positions, and 0 for those without any; and the attribute with n,
       where every n-th layer has none.
@@ -60,6 +61,7 @@ class LayerKinds:
     types: Callable[[Attributes, int], Sequence[str]] | None = None
     window: str | None = None
     default_window: int | None = None
+    is_diameter: bool = False
     switch: str | None = None
     rotated: tuple[str, str] | None = None
     bases: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=lambda: {FULL: ("rope_theta", 10_000.0)})
@@ -98,7 +100,7 @@ class LayerKinds:
         if self.window is None or (self.switch is not None and not attributes.get(self.switch)):
             return None
         value: int | None = attributes.get(self.window, self.default_window)
-        return value
+        return value // 2 + 1 if self.is_diameter and value is not None else value
 
     def _types(self, attributes: Attributes, layers: int) -> Sequence[str]:
         if self.types is None:
@@ -154,7 +156,8 @@ class LayerKinds:
         types = [FULL if window is None else SLIDING for window, _ in kinds]
         attributes: dict[str, object] = {}
         if self.window is not None:
-            attributes[self.window] = max(windows, default=None if self.types is None else self.default_window)
+            width = 2 * (max(windows) - 1) if self.is_diameter and windows else max(windows, default=None)
+            attributes[self.window] = self.default_window if width is None and self.types is not None else width
         if self.types is not None:
             attributes["layer_types"] = types
         if self.switch is not None:

@@ -21,15 +21,16 @@ def normalize_names(
     if family.prefix and not any(name.startswith(family.prefix) for name in tensors):
         outer = family.outer
         tensors = {name if name.startswith(outer) else family.prefix + name: array for name, array in tensors.items()}
-    tensors = {name: array for name, array in tensors.items() if not any(re.fullmatch(p, name) for p in family.dropped)}
+    dropped = {name for name in tensors if any(re.fullmatch(pattern, name) for pattern in family.dropped)}
     for alias, name in family.aliases.items():
         if alias in tensors and alias not in expected:
             other = tensors.pop(alias)
-            if not np.array_equal(tensors.setdefault(name, other), other):
+            if not np.array_equal(tensors.setdefault(name, other), other) and alias not in dropped:
                 raise UserError(
                     f"tensors '{alias}' {other.shape} and '{name}' {tensors[name].shape} differ; expected equal "
                     "tensors, since config.json ties them (tie_word_embeddings)"
                 )
+    tensors = {name: array for name, array in tensors.items() if name in expected or name not in dropped}
     zeros = {name: np.zeros(expected[name], np.float32) for name in family.zeros if name in expected}
     return zeros | tensors
 

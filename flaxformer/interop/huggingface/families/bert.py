@@ -23,9 +23,9 @@ HEAD = """
 bert.embeddings.position_embeddings    positions/table      table
 cls.predictions.transform.dense        head/transform       head
 cls.predictions.transform.LayerNorm    head/transform/norm  norm
-cls.predictions.decoder.weight         head/matrix          matrix
-cls.predictions.bias                   head/bias            tensor
 """
+TIED = "cls.predictions.bias    head/bias    tensor"
+UNTIED = "cls.predictions.decoder    head    head"
 BASE = ModelConfig(
     inputs=Tokens(token_types=1, std=0.02),
     norm=NormPlacement(post_residual=True, embedding=True),
@@ -57,7 +57,7 @@ FAMILY = Family(
         activation("hidden_act", "feed_forward.activation", "head.transform", default="gelu"),
         number("max_position_embeddings", "positions.max_length", default=512),
     ),
-    tensors=within("bert.", "", BODY) + HEAD,
+    tensors=lambda config: within("bert.", "", BODY) + HEAD + (TIED if config.head.tied else UNTIED),
     fixed={"position_embedding_type": "absolute"},
     ignored={
         "of the pooler, which the masked language model does not read": (
@@ -72,10 +72,12 @@ FAMILY = Family(
     aliases={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
+        "cls.predictions.bias": "cls.predictions.decoder.bias",  # of a head that is not tied
     },
     dropped=(
         r"bert\.pooler\.dense\.(weight|bias)",
         r"cls\.seq_relationship\.(weight|bias)",
+        r"cls\.predictions\.bias",  # which a head that is not tied does not read, but for the alias
         r"bert\.embeddings\.position_ids",
     ),
 )
