@@ -101,9 +101,9 @@ class Brevo(WordTask):
             return uses + row, row
 
         numbers = jnp.arange(self.nodes)
-        return jax.lax.scan(next_node, jnp.zeros(self.nodes, jnp.int32), (numbers, jax.random.split(key, self.nodes)))[
-            1
-        ]
+        return jax.lax.scan(
+            next_node, jnp.zeros(self.nodes, jnp.int32), (numbers, jax.random.split(for_edges, self.nodes))
+        )[1]
 
     def draw_order(
         self, key: Array, parents: Bool[Array, "nodes nodes"], count: Int[Array, ""]
@@ -131,7 +131,7 @@ class Brevo(WordTask):
         order = jnp.roll(backward[::-1], size - self.nodes)
 
         def following(is_done: Array, node: Array) -> tuple[Array, Array]:
-            is_next = is_needed & ~is_done & ~(parents & ~is_done).any(axis=1)
+            is_next = is_needed & ~is_done & ~(parents & ~is_done[None]).any(axis=1)
             return is_done.at[node].set(True, mode="drop"), is_next.sum() == 1
 
         is_only = jax.lax.scan(following, none, order)[1]

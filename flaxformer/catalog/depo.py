@@ -43,7 +43,7 @@ class WordTask(SyntheticTask):
         if self.longest < self.shortest:
             yield f"longest is {self.longest}; expected at least shortest, {self.shortest}"
         elif not self.nodes <= self.words <= MOST_WORDS:
-            yield f"nodes is {self.nodes}; expected at most {self.words}, the number of words, itself at most {MOST_WORDS}"
+            yield f"nodes is {self.nodes}; expected at most {self.words}, the number of words, up to {MOST_WORDS}"
 
     @property
     def words(self) -> int:

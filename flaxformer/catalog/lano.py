@@ -150,7 +150,7 @@ def ceiling_of(task: Lano) -> float:
 def next_tokens(
     coming: tuple[tuple[int, ...], ...], bodies: Grammar
 ) -> Iterator[tuple[float, int | None, tuple[tuple[int, ...], ...]]]:
-    """Yield the probability, the next token (None at the end) and the rest of each way to continue a derivation.
+    """Yield probability, next token (None at the end) and what comes after it, for each way to go on in a derivation.
 
     Args:
       coming: symbols of each layer, from the start symbol's on, that are still to be replaced.
@@ -167,8 +167,8 @@ def next_tokens(
         return
     each = bodies[len(above)][symbol]
     for body in each:
-        for probability, token, rest in next_tokens((*state, body), bodies):
-            yield probability / len(each), token, rest
+        for probability, token, after in next_tokens((*state, body), bodies):
+            yield probability / len(each), token, after
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {"Lano": {"task": Lano()}}
