@@ -177,7 +177,7 @@ SOLVERS = {
     InContextRecall(symbols=7, length=4, noise=3, rate=0.9): pairs_before,
     SelectiveCopying(length=64, copied=7): copied,
     SelectiveCopying(length=64, copied=7, scattered=False): copied,
-    Memorization(symbols=32): memorized,
+    Memorization(symbols=31): memorized,
     PermutationComposition(): composed,
     PermutationComposition(points=4, even=True): composed,
     ModularCounting(): counted,
