@@ -189,10 +189,15 @@ LABELS: Mapping[str, str] = {
 }
 """Labels that say more beside those of other mechanisms than the catalog's."""
 
-LEFT_OUT: Mapping[str, str] = {
+LEFT_OUT: dict[str, str] = {
     "fill_in_the_middle": "its loss is of other tokens in another order; it is not the loss of the text",
     "masked_diffusion": "its loss is a bound of the text's, and that of the baseline is exact",
     "adaptive_softmax": "its bands are of rare words; bytes are 256, and not sorted by frequency",
+}
+LEFT_OUT |= {
+    module: "it is a task; the arms are compared on texts"
+    for module, mechanism in mechanisms().items()
+    if mechanism.family == "tasks"
 }
 """Mechanisms of the catalog that are not compared here, with the reason."""
 

@@ -215,7 +215,7 @@ def mechanism_sections(answers: Sequence[Answer]) -> list[str]:
             for row in answer.effects.iter_rows(named=True)
             if modules.get(row["arm"]) == module
         ]
-        if module in LEFT_OUT:
+        if module in LEFT_OUT and mechanism.family != "tasks":
             measured = [f"not compared: {LEFT_OUT[module]}"]
         if measured:
             lines += [

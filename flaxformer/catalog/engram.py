@@ -9,7 +9,7 @@ arXiv:2601.07372; the abstract and the authors' demonstration (github.com/deepse
 of like spelling are one, the module stands before the attention of two layers, and the gate has a signed root.
 Claim: at 27B weights, better than experts alone with as many weights and FLOPs, in knowledge, reasoning and code.
 Cost: (`longest` − 1) · `hashes` · rows · width weights of tables, and 2 D (`longest` − 1) · `hashes` · width of maps.
-Verified: a loop over tokens in float64, with padding between them.
+Verified: a loop over tokens in float64, with padding between them, and its gradient.
 """
 
 from collections.abc import Mapping

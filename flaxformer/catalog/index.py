@@ -31,6 +31,7 @@ FAMILIES = (
     "norms",
     "embeddings and heads",
     "objectives",
+    "tasks",
     "optimizers",
     "schedules",
     "initialisation",

@@ -13,9 +13,16 @@ from flaxformer.tasks.overlap import Overlap
 from flaxformer.tasks.paired_rows import Pairs
 from flaxformer.tasks.pairs import PairedFiles, PairedTokens, TextPair
 from flaxformer.tasks.records import Records
-from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage
+from flaxformer.tasks.regression import ScaledIndex, TwoTargetAverage, VectorTask
 from flaxformer.tasks.sequence_to_sequence import Copy, Reverse, Sort
-from flaxformer.tasks.synthetic import AssociativeRecall, Induction, SyntheticTask, next_token
+from flaxformer.tasks.synthetic import (
+    AssociativeRecall,
+    Induction,
+    SyntheticTask,
+    draw_distinct,
+    join_pieces,
+    next_token,
+)
 from flaxformer.tasks.table_rows import TableRows
 from flaxformer.tasks.text import StandardLibrary, TextFiles
 from flaxformer.tasks.token_files import TokenFiles
@@ -58,5 +65,8 @@ __all__ = [
     "TextPair",
     "TokenFiles",
     "TwoTargetAverage",
+    "VectorTask",
+    "draw_distinct",
+    "join_pieces",
     "next_token",
 ]

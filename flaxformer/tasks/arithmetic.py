@@ -47,6 +47,14 @@ class ModularAddition(Task):
     def sequence_length(self) -> int:
         return 3
 
+    @property
+    def ceiling(self) -> float:
+        return 1.0
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.modulus
+
     def load(self) -> ExampleSource:
         order = permute(self.modulus**2, self.split_seed)
         return ExampleSource(

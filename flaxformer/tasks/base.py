@@ -140,6 +140,23 @@ class Task(Config):
         """Return a line per training example, of some, as a model reads it; empty for a task that draws them."""
         return []
 
+    @property
+    def ceiling(self) -> float | None:
+        """Expected accuracy of a perfect solver; None if unknown.
+
+        It is below 1 where the inputs do not determine every scored target. With numbers as targets, it is the least
+        expected squared error.
+        """
+        return None
+
+    @property
+    def chance(self) -> float | None:
+        """Expected accuracy of a uniform guess among the tokens that can stand where a target stands; None if unknown.
+
+        With numbers as targets, it is the expected squared error of the best constant.
+        """
+        return None
+
     def references(self) -> dict[str, float]:
         """Return losses of simple models on the evaluation set, for comparison (nats per token, or squared error)."""
         return {}

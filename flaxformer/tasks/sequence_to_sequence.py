@@ -43,6 +43,14 @@ class SequenceToSequence(SyntheticTask):
     def source_length(self) -> int:
         return self.length if self.form == "paired" else 0
 
+    @property
+    def ceiling(self) -> float:
+        return 1.0
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
     def example(self, key: Array) -> Batch:
         source = jax.random.randint(key, (self.length,), 0, self.symbols)
         separator = jnp.array([self.symbols])

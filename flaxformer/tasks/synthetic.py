@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from flaxformer.core.params import fold_in_name
 from flaxformer.core.struct import static
@@ -24,9 +24,24 @@ class SyntheticTask(Task):
         """Return one example, without a batch axis, as a function of a random key."""
         raise NotImplementedError(f"{type(self).__name__} does not define `example`")
 
-    def draw(self, key: Array) -> Batch:
-        """Return a batch of independent examples."""
-        return jax.vmap(self.example)(jax.random.split(key, self.batch_size))
+    def training_example(self, key: Array) -> Batch:
+        """Return one example of a training batch, of the form of `example`; by default, `example` itself.
+
+        A task overrides it that trains on other sizes or scores other tokens than it is evaluated on.
+        """
+        return self.example(key)
+
+    def draw(self, key: Array, *, training: bool = False) -> Batch:
+        """Return a batch of independent examples, of evaluation or of training."""
+        example = self.training_example if training else self.example
+        return jax.vmap(example)(jax.random.split(key, self.batch_size))
+
+    def notes(self) -> list[str]:
+        """Return a sentence with the chance level and the ceiling, if the task states them."""
+        if self.chance is None or self.ceiling is None:
+            return []
+        measure = "accuracy" if self.vocabulary else "squared error"
+        return [f"The {measure} is {self.chance:.3g} by chance and {self.ceiling:.3g} for a perfect solver."]
 
     def load(self) -> "SyntheticSource":
         return SyntheticSource(task=self)
@@ -38,7 +53,7 @@ class SyntheticSource(Source):
     task: SyntheticTask
 
     def batch(self, key: Array, step: int | Int[Array, ""]) -> Batch:
-        return self.task.draw(jax.random.fold_in(key, step))
+        return self.task.draw(jax.random.fold_in(key, step), training=True)
 
     def evaluation(self) -> Batch:
         return self._fixed_set(jax.random.key(EVALUATION_SEED))
@@ -55,6 +70,24 @@ class SyntheticSource(Source):
 def next_token(tokens: Int[Array, "T_plus_1"], scored: Bool[Array, "T_plus_1"]) -> Batch:
     """Return the next-token example of a sequence; `scored` is True at the tokens that count in the loss."""
     return Batch(inputs=tokens[:-1], targets=tokens[1:], weights=scored[1:].astype(jnp.float32))
+
+
+def draw_distinct(key: Array, logits: Float[Array, "n"], count: int) -> Int[Array, "count"]:
+    """Draw distinct indices one after another, each with a probability proportional to exp(logit) among those left.
+
+    These are the indices of the greatest sums of logits and Gumbel noise, in descending order (Vieira 2014).
+    """
+    return jax.lax.top_k(logits + jax.random.gumbel(key, logits.shape, mode="high"), count)[1]
+
+
+def join_pieces(
+    pieces: Shaped[Array, "parts width"], lengths: Int[Array, "parts"], size: int, fill: int = 0
+) -> Shaped[Array, "size"]:
+    """Return the first `lengths[i]` entries of every piece i, one after another, then `fill` up to a fixed size."""
+    within = jnp.arange(pieces.shape[1])[None]
+    starts = jnp.cumsum(lengths) - lengths
+    places = jnp.where(within < lengths[:, None], starts[:, None] + within, size)
+    return jnp.full(size, fill, pieces.dtype).at[places.reshape(-1)].set(pieces.reshape(-1), mode="drop")
 
 
 class AssociativeRecall(SyntheticTask):
@@ -80,6 +113,14 @@ class AssociativeRecall(SyntheticTask):
     @property
     def sequence_length(self) -> int:
         return 2 * (self.pairs + self.queries) - 1
+
+    @property
+    def ceiling(self) -> float:
+        return 1.0
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.values
 
     def example(self, key: Array) -> Batch:
         for_keys, for_values, for_queries = jax.random.split(key, 3)
@@ -110,6 +151,15 @@ class Induction(SyntheticTask):
     @property
     def sequence_length(self) -> int:
         return self.length
+
+    @property
+    def ceiling(self) -> float:
+        return 1.0
+
+    @property
+    def chance(self) -> float:
+        """1 / (symbols − 1): the successor of A is another symbol."""
+        return 1 / (self.symbols - 1)
 
     def example(self, key: Array) -> Batch:
         for_symbol, for_others, for_place = jax.random.split(key, 3)

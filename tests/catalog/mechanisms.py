@@ -33,15 +33,24 @@ BASELINE = Run(
     training=Training(steps=8, evaluate_every=4),
 )
 NAMES = list(mechanisms())
+TASKS = {
+    f"{name}:{label}": changes
+    for name in NAMES
+    if mechanisms()[name].family == "tasks"
+    for label, changes in variants(name).items()
+}
+"""Changes of the baseline by every task of the catalog, as `ARMS`."""
 ARMS = {f"{name}:{label}": changes for name in NAMES for label, changes in variants(name).items()}
-"""Changes of every arm of the catalog, by the name of its file and its label."""
+ARMS = {arm: changes for arm, changes in ARMS.items() if arm not in TASKS}
+"""Changes of every arm of the catalog, by the name of its file and its label; tasks are not arms."""
 
 
 @functools.cache
 def run_of(arm):
     """The run of an arm, such as "sinks:learned sink", with a layer for each block of its pattern."""
-    layers = max(BASELINE.model.layers, len(ARMS[arm].get("model.pattern", ())))
-    return replace_at(BASELINE, {"model.layers": layers} | ARMS[arm])
+    changes = (ARMS | TASKS)[arm]
+    layers = max(BASELINE.model.layers, len(changes.get("model.pattern", ())))
+    return replace_at(BASELINE, {"model.layers": layers} | changes)
 
 
 def drawn(shapes, scale=0.5):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mechanisms import weights_of
 from recurrences import sigmoid
-from references import context_of, drawn
+from references import assert_equal, context_of, drawn
 
 from flaxformer.catalog import AdaptiveDepth, HaltingAttention
 from flaxformer.nn import Causal
@@ -49,6 +49,35 @@ def test_weights_of_passes_and_their_loss_equal_a_loop(padding):
             np.testing.assert_allclose(np.asarray(carried["pass_weight"])[real], expected[n][real], rtol=1e-10)
             total += aux.losses["ponder"]
     np.testing.assert_allclose(total, cost, rtol=1e-10)
+
+
+def test_gradients_of_weights_of_passes_and_of_the_loss_equal_those_of_a_loop():
+    component = HaltingAttention(heads=2, ponder=0.3)
+    weights, xs = weights_of(component, D), np.random.default_rng(5).standard_normal((PASSES, T, D)) * 0.8
+    halt, bias = weights.halt, np.float64(-0.1)
+    passes = (halting_loop(sigmoid(xs @ halt + bias), np.ones(T), 0.01, 0.3)[0] > 0).sum(0)
+
+    def by_component(halt, bias, xs):
+        carried, results, total = component.initial_carry(xs[0]), [], 0.0
+        for x in xs:
+            aux = component.halted(weights.replace(halt=halt, halt_bias=bias), x, context_of(x, carried=carried))
+            carried = aux.carried
+            results.append(carried["pass_weight"])
+            total += aux.losses["ponder"]
+        return jnp.append(jnp.stack(results), total)
+
+    def by_loop(halt, bias, xs):
+        columns, total = [], 0.0
+        for t, count in enumerate(passes):
+            p = [1 / (1 + jnp.exp(-(xs[n, t] @ halt) - bias)) for n in range(count)]
+            last = 1 - sum(p[:-1], jnp.zeros(()))
+            columns.append(jnp.stack([*p[:-1], last, *[jnp.zeros(())] * (PASSES - count)]))
+            total += 0.3 * (count + last) / T
+        return jnp.append(jnp.stack(columns, axis=1), total)
+
+    assert len(set(passes)) > 1
+    assert max(passes) < PASSES
+    assert_equal(by_component, by_loop, halt, bias, xs)
 
 
 def test_the_output_moves_to_the_state_of_each_pass_by_its_weight():

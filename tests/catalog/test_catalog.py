@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mechanisms import ARMS, NAMES, model_of, run_of
+from mechanisms import ARMS, NAMES, TASKS, model_of, run_of
 
 from flaxformer.catalog import mechanisms, variants
 from flaxformer.catalog.index import FAMILIES
@@ -67,7 +67,7 @@ def test_no_two_files_define_a_class_of_one_name():
 
 @pytest.mark.every(5, "long")
 @pytest.mark.every(5)
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", [*ARMS, *TASKS])
 def test_every_arm_has_a_training_step(arm):
     run = run_of(arm)
     runs = jax.tree.map(lambda *leaves: jnp.stack(leaves), run, run.replace(seed=1))

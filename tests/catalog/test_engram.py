@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from mechanisms import weights_of
-from recurrences import rms, sigmoid, silu
-from references import context_of, drawn
+from references import assert_equal, context_of, drawn
 
 from flaxformer.catalog import EngramNetwork
 
@@ -24,8 +23,13 @@ def row_of(tokens, number):
     return (mixed ^ (mixed >> 16)) % ROWS
 
 
-def loop(component, weights, valid):
-    seen, values, results = [-1, -1], [np.zeros(D)] * 9, {}
+def rms(x):
+    return x / jnp.sqrt((x * x).mean() + 1e-6)
+
+
+def loop(weights, x, valid):
+    """Update of every token that is there, by its place."""
+    seen, values, results = [-1, -1], [jnp.zeros(D)] * 9, {}
     for t in np.flatnonzero(valid):
         seen.append(int(TOKENS[t]))
         e = []
@@ -33,14 +37,15 @@ def loop(component, weights, valid):
             for size in (2, 3):
                 table = weights.tables[2 * number + size - 2]
                 e.append(table[row_of(seen[: -size - 1 : -1], number)])
-        e = np.concatenate(e)
-        query = rms(X[t]) * weights.query_gain
+        e = jnp.concatenate(e)
+        query = rms(x[t]) * weights.query_gain
         key = rms(e @ weights.memory_key) * weights.key_gain
-        v = sigmoid(query @ key / np.sqrt(D)) * (e @ weights.memory_value)
+        v = (e @ weights.memory_value) / (1 + jnp.exp(-(query @ key) / np.sqrt(D)))
         values.append(rms(v) * weights.value_gain)
         mixed = sum(weights.kernel[3 - i] * values[len(values) - 1 - 3 * i] for i in range(4))
-        dense = np.maximum(X[t] @ weights.up + weights.up_bias, 0) @ weights.down + weights.down_bias
-        results[t] = dense + v + silu(mixed)
+        hidden = x[t] @ weights.up + weights.up_bias
+        dense = (hidden * (hidden > 0)) @ weights.down + weights.down_bias
+        results[t] = dense + v + mixed / (1 + jnp.exp(-mixed))
     return results
 
 
@@ -48,9 +53,9 @@ def loop(component, weights, valid):
 def test_engram_equals_a_loop_and_can_be_read_in_parts(valid):
     component = EngramNetwork(rows=ROWS, hashes=HASHES, slot=3, d_ff=4)
     weights = weights_of(component, D)
-    expected = loop(component, weights, valid)
     with jax.enable_x64(True):
         arrays = jax.tree.map(jnp.asarray, weights)
+        expected = loop(arrays, jnp.asarray(X), valid)
 
         def part(start, stop):
             fields = {"tokens": jnp.asarray(TOKENS[start:stop]), "valid": jnp.asarray(valid[start:stop])}
@@ -64,6 +69,17 @@ def test_engram_equals_a_loop_and_can_be_read_in_parts(valid):
         for t, row in expected.items():
             np.testing.assert_allclose(whole[t], row, rtol=1e-9)
             np.testing.assert_allclose(jnp.concatenate(pieces)[t], row, rtol=1e-9)
+
+
+def test_gradients_equal_those_of_a_loop():
+    component = EngramNetwork(rows=ROWS, hashes=HASHES, slot=3, d_ff=4)
+    valid = np.array([1, 0, 1, 1, 0, 1, 1, 1, 1], bool)
+
+    def update(weights, x):
+        context = context_of(x, tokens=jnp.asarray(TOKENS), valid=jnp.asarray(valid))
+        return component.apply(weights, x, context)[valid]
+
+    assert_equal(update, lambda weights, x: jnp.stack([*loop(weights, x, valid).values()]), weights_of(component, D), X)
 
 
 def test_hashes_use_all_rows_evenly():

@@ -6,7 +6,24 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from flaxformer.catalog import FillInTheMiddle, MaskedDiffusion
+from flaxformer.catalog import (
+    Brevo,
+    Compression,
+    Depo,
+    FillInTheMiddle,
+    FuzzyRecall,
+    InContextRecall,
+    InContextRegression,
+    Lano,
+    Mano,
+    MaskedDiffusion,
+    Memorization,
+    ModularCounting,
+    MultiQueryRecall,
+    NeedleRetrieval,
+    PermutationComposition,
+    SelectiveCopying,
+)
 from flaxformer.data import prepare
 from flaxformer.tasks import (
     AssociativeRecall,
@@ -138,6 +155,27 @@ def every_task(files: Path):
         ScaledIndex(length=5, width=3, **SIZES): own | {"length": 7, "width": 2, "normalise": False},
         TwoTargetAverage(items=5, key_width=3, value_width=2, **SIZES): own
         | {"items": 7, "key_width": 2, "value_width": 3},
+        MultiQueryRecall(symbols=16, length=16, pairs=2, **SIZES): own
+        | {"symbols": 18, "length": 18, "pairs": 3, "power": 1.0, "random_blanks": True},
+        InContextRecall(symbols=9, length=12, noise=3, rate=0.4, **SIZES): own
+        | {"symbols": 11, "length": 14, "noise": 2, "rate": 0.8},
+        FuzzyRecall(symbols=9, length=16, motif=2, **SIZES): own | {"symbols": 11, "length": 18, "motif": 3},
+        SelectiveCopying(symbols=7, length=17, copied=3, **SIZES): own
+        | {"symbols": 8, "length": 19, "copied": 4, "scattered": False},
+        Memorization(symbols=11, length=8, **SIZES): own | {"symbols": 13, "length": 10, "table": 1},
+        Compression(symbols=5, length=7, **SIZES): own | {"symbols": 7, "length": 9},
+        PermutationComposition(points=3, length=7, **SIZES): own | {"points": 4, "even": True, "length": 8},
+        ModularCounting(modulus=3, length=7, **SIZES): own
+        | {"modulus": 2, "steps": (0, 2), "length": 8, "everywhere": True},
+        InContextRegression(width=3, points=5, **SIZES): own | {"width": 2, "points": 6},
+        NeedleRetrieval(keys=7, digits=3, sentences=5, words=2, **SIZES): own
+        | {"keys": 8, "needles": 2, "digits": 2, "sentences": 6, "words": 3, "haystack": "needles"},
+        Depo(nodes=7, letters=3, longest=3, steps=3, questions=2, **SIZES): own
+        | {"nodes": 8, "letters": 4, "shortest": 2, "longest": 2, "steps": 4, "questions": 3},
+        Brevo(nodes=7, letters=3, longest=3, **SIZES): own | {"nodes": 8, "letters": 4, "shortest": 2, "longest": 2},
+        Mano(operations=3, modulus=7, **SIZES): own | {"operations": 4, "modulus": 5, "synonyms": False},
+        Lano(layers=3, **SIZES): own
+        | {"layers": 2, "symbols": 4, "fewest": 2, "most": 3, "shortest": 1, "longest": 2, "grammar": 1},
         TextLabels(text="text", label="label", max_length=19, **rows): other_rows
         | texts
         | {"text": "other", "label": "stars"},

@@ -27,7 +27,7 @@ from flaxformer.tasks.examples import ExampleSource
 from flaxformer.tasks.overlap import evaluation_digest, example_keys, merge_batches, windows_in_text
 from flaxformer.tasks.text import TokenTask
 
-NUMBERS = range(20)
+NUMBERS = range(36)
 
 
 @pytest.fixture(scope="module")
