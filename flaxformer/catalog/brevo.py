@@ -65,22 +65,20 @@ class Brevo(WordTask):
         order, size, is_only = self.draw_order(for_order, parents, count)
         child, parent = jnp.nonzero(parents, size=MOST_EDGES * (self.nodes - 1), fill_value=self.nodes)
         edges = jax.random.permutation(for_edges, jnp.stack([parent, child], axis=1)).reshape(-1)
-        is_edge = edges < self.nodes
-        is_node = jnp.arange(self.nodes) < size
         signs = 2 * self.letters + jnp.arange(4)
         width = ((0, 0), (0, self.longest - 1))
         start, of, is_, end = (jnp.pad(sign.reshape(1, 1), width) for sign in signs)
         node = jnp.concatenate([edges.clip(0, self.nodes - 1), count[None] - 1, order])
-        sizes = lengths[node] * jnp.concatenate([is_edge, jnp.ones(1, bool), is_node])
+        sizes = lengths[node] * jnp.concatenate([edges < self.nodes, jnp.ones(1, bool), jnp.arange(self.nodes) < size])
         asked = edges.size
         pieces = jnp.concatenate([start, words[node[:asked]], of, words[node[asked]][None], is_, words[order], end])
         ones = jnp.ones(1, jnp.int32)
         sizes = jnp.concatenate([ones, sizes[:asked], ones, sizes[asked : asked + 1], ones, sizes[asked + 1 :], ones])
         answer = jnp.arange(len(pieces)) >= asked + 3
-        scored = answer if training else answer.at[asked + 4 : -1].set(is_only) & answer.at[-1].set(False)
-        scored = scored if training else scored.at[asked + 3].set(False)
+        if not training:  # neither ⟨is⟩ nor ⟨end⟩
+            answer = answer.at[asked + 4 : -1].set(is_only).at[asked + 3].set(False).at[-1].set(False)
         tokens = join_pieces(pieces, sizes, self.sequence_length + 1)
-        flags = join_pieces(jnp.broadcast_to(scored[:, None], pieces.shape), sizes, tokens.size)
+        flags = join_pieces(jnp.broadcast_to(answer[:, None], pieces.shape), sizes, tokens.size)
         valid = jnp.arange(self.sequence_length) < sizes.sum()
         return next_token(tokens, flags).replace(valid=valid, padding_is_behind=True)
 
@@ -100,10 +98,8 @@ class Brevo(WordTask):
             row &= (number >= leaves) & (number < count)
             return uses + row, row
 
-        numbers = jnp.arange(self.nodes)
-        return jax.lax.scan(
-            next_node, jnp.zeros(self.nodes, jnp.int32), (numbers, jax.random.split(for_edges, self.nodes))
-        )[1]
+        keys = jax.random.split(for_edges, self.nodes)
+        return jax.lax.scan(next_node, jnp.zeros(self.nodes, jnp.int32), (jnp.arange(self.nodes), keys))[1]
 
     def draw_order(
         self, key: Array, parents: Bool[Array, "nodes nodes"], count: Int[Array, ""]
@@ -127,8 +123,7 @@ class Brevo(WordTask):
         is_needed = jax.lax.scan(add_parents, last, jnp.arange(self.nodes)[::-1])[0]
         none = jnp.zeros(self.nodes, bool)
         backward = jax.lax.scan(previous, (none, last), jax.random.split(key, self.nodes))[1]
-        size = is_needed.sum()
-        order = jnp.roll(backward[::-1], size - self.nodes)
+        order = jnp.roll(backward[::-1], (size := is_needed.sum()) - self.nodes)
 
         def following(is_done: Array, node: Array) -> tuple[Array, Array]:
             is_next = is_needed & ~is_done & ~(parents & ~is_done[None]).any(axis=1)

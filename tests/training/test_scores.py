@@ -92,7 +92,7 @@ class Other(Source):
 def test_a_test_set_of_another_shape_has_a_program_of_its_own(compiled):
     run = jax.tree.map(jnp.asarray, RUN)
     own = CompiledRun(RUN, DeviceGroup.of(None))
-    own.source = Other(SOURCE)
+    own.data.source = Other(SOURCE)
     state = own.start(run)
     own.evaluate(state, run)
     first = jax.tree.map(lambda x: x[:, :2], SOURCE.test())
@@ -100,7 +100,7 @@ def test_a_test_set_of_another_shape_has_a_program_of_its_own(compiled):
     np.testing.assert_allclose(own.test(state, run)["test_loss"], expected, rtol=1e-6)
     assert sorted(own.programs) == ["evaluate", "start", "test"]
     own = CompiledRun(RUN, DeviceGroup.of(None))
-    own.source = Untested(SOURCE)
+    own.data.source = Untested(SOURCE)
     assert own.test(state, run) == {}
 
 
