@@ -78,6 +78,6 @@ class MultiQueryRecall(SyntheticTask):
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {
-    f"{pairs} pairs in {length} tokens": {"task": MultiQueryRecall(length=length, pairs=pairs)}
-    for length, pairs in ((64, 4), (128, 8), (256, 16), (512, 64))
+    f"{task.pairs} pairs in {task.length} tokens": {"task": task, "model.vocabulary": task.vocabulary}
+    for task in (MultiQueryRecall(length=n, pairs=pairs) for n, pairs in ((64, 4), (128, 8), (256, 16), (512, 64)))
 }

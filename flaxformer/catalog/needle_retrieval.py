@@ -94,6 +94,9 @@ class NeedleRetrieval(SyntheticTask):
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {
-    "needle in noise": {"task": NeedleRetrieval()},
-    "needle among needles": {"task": NeedleRetrieval(haystack="needles")},
+    name: {"task": task, "model.vocabulary": task.vocabulary}
+    for name, task in {
+        "needle in noise": NeedleRetrieval(),
+        "needle among needles": NeedleRetrieval(haystack="needles"),
+    }.items()
 }

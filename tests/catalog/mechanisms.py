@@ -49,8 +49,6 @@ ARMS = {arm: changes for arm, changes in ARMS.items() if arm not in TASKS}
 def run_of(arm):
     """The run of an arm, such as "sinks:learned sink", with a layer for each block of its pattern."""
     changes = (ARMS | TASKS)[arm]
-    if arm in TASKS and (vocabulary := getattr(changes["task"], "vocabulary", None)):
-        changes = {"model.vocabulary": vocabulary} | changes
     layers = max(BASELINE.model.layers, len(changes.get("model.pattern", ())))
     return replace_at(BASELINE, {"model.layers": layers} | changes)
 
