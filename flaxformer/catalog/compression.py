@@ -6,7 +6,7 @@ Family: tasks
 Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv:2403.17844 (MAD);
 github.com/athms/mad-lab at 0f49a45, generate_compression_instance and the decoder of AutoEncoder (exact GELU, its
 norms without gains, no biases here). New examples in every step; the authors draw 12,800 once.
-Claim: scores on MAD's tasks predict the ranking of architectures by their losses at equal compute.
+Claim: the scores of architectures on MAD's tasks correlate with their perplexities at compute-optimal sizes.
 Cost: two matrices of the width of the model, and their products per token.
 Verified: counts of tokens of the published generator; the head, and its gradient, in a float64 loop over tokens.
 """
@@ -68,10 +68,6 @@ class Compression(SyntheticTask):
     @property
     def sequence_length(self) -> int:
         return self.length
-
-    @property
-    def ceiling(self) -> float:
-        return 1.0
 
     @property
     def chance(self) -> float:

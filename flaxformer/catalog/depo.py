@@ -4,8 +4,8 @@
 
 Family: tasks
 Source: Allen-Zhu 2025, "Physics of Language Models: Part 4.1, Architecture Design and the Magic of Canon Layers",
-ssrn.5240330; github.com/facebookresearch/PhysicsLM4 at 7580696, depo.py, whose settings are the variants.
-Claim: Canon layers deepen the reasoning of models 2 to 4 times; linear attention without them fails.
+arXiv:2512.17351; github.com/facebookresearch/PhysicsLM4 at 7580696, depo.py, whose settings are the variants.
+Claim: Canon layers deepen the reasoning of Transformers 2 to 4 times; linear models reason less deep, also with them.
 Cost: none; training has 3 to `nodes` words and all steps, evaluation `nodes` words and steps that are powers of 2.
 Verified: counts of words, lengths and steps of the published generator; a walk in Python reaches the ceiling.
 """
@@ -50,6 +50,11 @@ class WordTask(SyntheticTask):
         """Number of words that there are."""
         return sum(self.letters**length for length in range(self.shortest, self.longest + 1))
 
+    @property
+    def chance(self) -> float:
+        """A random letter: whether it is the last of a word is taken as known."""
+        return 1 / self.letters
+
     def count_nodes(self, key: Array) -> Int[Array, ""]:
         """Return a random number of nodes, as in training."""
         return 3 + jax.random.categorical(key, -jnp.log(jnp.arange(3, self.nodes + 1) + math.sqrt(self.nodes)))
@@ -65,6 +70,15 @@ class WordTask(SyntheticTask):
             permute_first(for_order, self.nodes, count)
         ]
         return table[chosen], sizes[chosen]
+
+    def join(
+        self, pieces: Int[Array, "pieces width"], sizes: Int[Array, "pieces"], is_scored: Bool[Array, "pieces"]
+    ) -> Batch:
+        """Return the example of pieces one after another, of which some are scored, with padding behind."""
+        length = self.sequence_length
+        scored = join_pieces(jnp.broadcast_to(is_scored[:, None], pieces.shape), sizes, length + 1)
+        batch = next_token(join_pieces(pieces, sizes, length + 1), scored)
+        return batch.replace(valid=jnp.arange(length) < sizes.sum(), padding_is_behind=True)
 
 
 def permute_first(key: Array, size: int, count: Int[Array, ""]) -> Int[Array, "size"]:
@@ -96,15 +110,6 @@ class Depo(WordTask):
     def sequence_length(self) -> int:
         return 2 * self.nodes * self.longest + min(self.questions, self.nodes) * (2 + 2 * self.longest)
 
-    @property
-    def ceiling(self) -> float:
-        return 1.0
-
-    @property
-    def chance(self) -> float:
-        """A random letter: whether it is the last of a word is taken as known."""
-        return 1 / self.letters
-
     def example(self, key: Array) -> Batch:
         powers = [2**i for i in range(self.steps.bit_length())]
         return self.sample(key, jnp.int32(self.nodes), sorted({*powers, self.steps}), sign_is_scored=False)
@@ -135,16 +140,7 @@ class Depo(WordTask):
         sizes = jnp.concatenate([jnp.ones(1, jnp.int32), lengths[ends] * is_listed, questions])
         is_scored = jnp.arange(len(pieces)) >= len(pieces) - 4 * width
         is_scored &= jnp.isin((jnp.arange(len(pieces)) - len(pieces)) % 4, jnp.array([2, 3] if sign_is_scored else [3]))
-        return batch_of(pieces, sizes, is_scored, self.sequence_length)
-
-
-def batch_of(
-    pieces: Int[Array, "pieces width"], sizes: Int[Array, "pieces"], is_scored: Bool[Array, "pieces"], length: int
-) -> Batch:
-    """Return the example of pieces one after another, of which some are scored, with padding behind."""
-    scored = join_pieces(jnp.broadcast_to(is_scored[:, None], pieces.shape), sizes, length + 1)
-    batch = next_token(join_pieces(pieces, sizes, length + 1), scored)
-    return batch.replace(valid=jnp.arange(length) < sizes.sum(), padding_is_behind=True)
+        return self.join(pieces, sizes, is_scored)
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {

@@ -6,7 +6,7 @@ Family: tasks
 Source: Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures", arXiv:2403.17844 (MAD);
 github.com/athms/mad-lab at 0f49a45, generate_fuzzy_in_context_recall_instance with multi_query. New examples in every
 step; the authors draw 12,800 once.
-Claim: scores on MAD's tasks predict the ranking of architectures by their losses at equal compute.
+Claim: the scores of architectures on MAD's tasks correlate with their perplexities at compute-optimal sizes.
 Cost: none; all tokens are scored in training, values of keys that were there before and the last value in evaluation.
 Verified: counts of motifs and scored tokens of the published generator; a loop in Python reaches the ceiling.
 """

@@ -4,9 +4,9 @@
 
 Family: tasks
 Source: Allen-Zhu 2025, "Physics of Language Models: Part 4.1, Architecture Design and the Magic of Canon Layers",
-ssrn.5240330; github.com/facebookresearch/PhysicsLM4 at 7580696, Lano-cfg, with the sizes of its cfg3f (six layers of
-three symbols, three or four bodies). The grammar is drawn as there, by `grammar`; it is not the published one.
-Claim: Transformers learn to parse such grammars; of linear models, only those with Canon layers come near.
+arXiv:2512.17351; github.com/facebookresearch/PhysicsLM4 at 7580696, Lano-cfg, with the sizes of its cfg3f (six layers
+of three symbols, three or four bodies). The grammar is drawn as there, by `grammar`; it is not the published one.
+Claim: it measures reasoning about structure, which Canon layers improve in Transformers and in linear models.
 Cost: none.
 Verified: counts of tokens and lengths of the published generator on this grammar; a parser in Python.
 """

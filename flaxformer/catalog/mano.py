@@ -4,8 +4,8 @@
 
 Family: tasks
 Source: Allen-Zhu 2025, "Physics of Language Models: Part 4.1, Architecture Design and the Magic of Canon Layers",
-ssrn.5240330; github.com/facebookresearch/PhysicsLM4 at 7580696, mano.py with "asm" (add, subtract, multiply).
-Claim: Canon layers and depth help; it measures knowledge that is manipulated within the layers.
+arXiv:2512.17351; github.com/facebookresearch/PhysicsLM4 at 7580696, mano.py with "asm" (add, subtract, multiply).
+Claim: it measures how knowledge is manipulated within the layers, which Canon layers improve.
 Cost: none; all tokens are scored in training, the result in evaluation.
 Verified: counts of lengths, operations and results of the published generator; a recursive evaluation in Python.
 """
@@ -41,10 +41,6 @@ class Mano(SyntheticTask):
     @property
     def sequence_length(self) -> int:
         return 2 * self.operations + 4
-
-    @property
-    def ceiling(self) -> float:
-        return 1.0
 
     @property
     def chance(self) -> float:

@@ -51,10 +51,6 @@ class Memorization(SyntheticTask):
         return self.length
 
     @property
-    def ceiling(self) -> float:
-        return 1.0
-
-    @property
     def chance(self) -> float:
         return 1 / (self.symbols - 1 - self.keys)
 

@@ -54,10 +54,6 @@ class MultiQueryRecall(SyntheticTask):
         return self.length
 
     @property
-    def ceiling(self) -> float:
-        return 1.0
-
-    @property
     def chance(self) -> float:
         """A random value; a random value of the example is right in 1 / pairs of the cases."""
         return 1 / (self.symbols - self.symbols // 2)

@@ -7,8 +7,8 @@ Source: Merrill, Petty and Sabharwal 2024, "The Illusion of State in State-Space
 github.com/jopetty/word-problem at 8f910f9 (S5, A5); Delétang et al. 2023, "Neural Networks and the Chomsky Hierarchy",
 arXiv:2207.02098, with github.com/google-deepmind/neural_networks_chomsky_hierarchy at 2b8eb4b (parity check and cycle
 navigation, lengths of 1 to 40 in training). Merrill et al. draw a set of sequences once.
-Claim: Transformers and linear recurrences with diagonal transitions of real positive entries do not learn S5 or parity
-at lengths beyond what their depth allows; nonlinear recurrences do.
+Claim: Transformers, S4 and Mamba of a fixed depth cannot express S5 (if TC⁰ ≠ NC¹), and struggle to learn it; recurrent
+networks learn S5, parity and cycle navigation, also at lengths above those of training.
 Cost: none.
 Verified: counts of the published generators; a loop over tokens in Python reaches the ceiling.
 """
@@ -54,10 +54,6 @@ class PermutationComposition(SyntheticTask):
         return self.length
 
     @property
-    def ceiling(self) -> float:
-        return 1.0
-
-    @property
     def chance(self) -> float:
         return 1 / self.vocabulary
 
@@ -98,10 +94,6 @@ class ModularCounting(SyntheticTask):
     @property
     def sequence_length(self) -> int:
         return self.length
-
-    @property
-    def ceiling(self) -> float:
-        return 1.0
 
     @property
     def chance(self) -> float:

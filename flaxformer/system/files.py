@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from flaxformer.system.errors import UserError
@@ -250,12 +250,12 @@ def flush_all(folder: Path) -> None:
     flush(folder.parent)
 
 
-def digest_files(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
+def digest_files(folder: Path, names: Collection[str] | None = None) -> dict[str, str]:
     """Return a digest of every file in a folder, or of those of these names, by path relative to the folder."""
     algorithm = functools.partial(hashlib.blake2b, digest_size=16)
     digests = {}
-    for name in file_names(folder) if names is None else names:
-        if (folder / name).is_file():
+    for name in file_names(folder):  # names of a foreign file may lead out of the folder
+        if names is None or name in names:
             with (folder / name).open("rb") as file:
                 digests[name] = hashlib.file_digest(file, algorithm).hexdigest()
     return digests

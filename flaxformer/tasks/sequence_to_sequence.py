@@ -44,10 +44,6 @@ class SequenceToSequence(SyntheticTask):
         return self.length if self.form == "paired" else 0
 
     @property
-    def ceiling(self) -> float:
-        return 1.0
-
-    @property
     def chance(self) -> float:
         return 1 / self.symbols
 

@@ -31,6 +31,11 @@ class SyntheticTask(Task):
         """
         return self.example(key)
 
+    @property
+    def ceiling(self) -> float | None:
+        """1 (a squared error of 0) where `chance` is stated; override it if the inputs do not determine all targets."""
+        return None if self.chance is None else float(self.vocabulary is not None)
+
     def draw(self, key: Array, *, training: bool = False) -> Batch:
         """Return a batch of independent examples, of evaluation or of training."""
         example = self.training_example if training else self.example
@@ -115,10 +120,6 @@ class AssociativeRecall(SyntheticTask):
         return 2 * (self.pairs + self.queries) - 1
 
     @property
-    def ceiling(self) -> float:
-        return 1.0
-
-    @property
     def chance(self) -> float:
         return 1 / self.values
 
@@ -151,10 +152,6 @@ class Induction(SyntheticTask):
     @property
     def sequence_length(self) -> int:
         return self.length
-
-    @property
-    def ceiling(self) -> float:
-        return 1.0
 
     @property
     def chance(self) -> float:

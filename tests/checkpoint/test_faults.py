@@ -1,6 +1,7 @@
 """Kills, damaged files and full disks: no wrong number is read, no incomplete step counts, no older step is lost."""
 
 import contextlib
+import dataclasses
 import os
 import random
 import resource
@@ -206,6 +207,21 @@ def assert_save_succeeds(kept):
     kept.save(NEWEST + 2, numbers(NEWEST + 2, 300))
     kept.wait()
     assert kept.restore(numbers(0, 300))[0] == NEWEST + 2
+
+
+def test_no_file_outside_the_folder_is_read_by_its_name(copy, monkeypatch, tmp_path):
+    """A marker of a foreign folder may name any file, such as a device that has no end."""
+    kept, said = copy
+    (tmp_path / "outside").write_bytes(b"x")
+    path = kept.folder / str(NEWEST) / "published.json"
+    marker = Marker.decode(path.read_bytes(), NEWEST)
+    outside = {f"{'../' * 3}outside": files.digest_files(tmp_path, ["outside"])["outside"], "/dev/zero": "0"}
+    path.write_bytes(dataclasses.replace(marker, files=marker.files | outside).encode())
+    read, opened = Path.open, []
+    monkeypatch.setattr(Path, "open", lambda self, *how, **more: opened.append(self) or read(self, *how, **more))
+    assert kept.restore(numbers(NEWEST, 300))[0] == BEFORE
+    assert "outside is missing" in said[0]
+    assert all(path.resolve().is_relative_to(kept.folder.resolve()) for path in opened)
 
 
 def test_full_disk_is_detected_before_writing(copy, monkeypatch):
