@@ -21,14 +21,14 @@ def of_study(analysis: Analysis) -> list[Part]:
     arms, study = [arm.arm for arm in analysis.study.arms], analysis.study
     if not arms or not study.recipes:
         return []
-    base = study.recipes[arms[0]]
+    base, changes = study.recipes[arms[0]], _differences(analysis)
     rows = [
         *rows_of(base.run["task"], base.data),
         ("Evaluation", describe_evaluation(study.evaluation_data.get(arms[0]))),
-        ("Arms", "" if _differences(analysis) else "All arms have the same task and data."),
+        ("Arms", "" if changes else "All arms have the same task and data."),
     ]
     parts: list[Part] = [Bullets([printable(note) for note in study.data_notes])]
-    return [*parts, _fold(f"The data of '{arms[0]}'", rows), *_fold_differences(_differences(analysis))]
+    return [*parts, _fold(f"The data of '{arms[0]}'", rows), *_fold_differences(changes)]
 
 
 def of_job(run: JsonObject, launch: JsonObject) -> list[Part]:
