@@ -13,6 +13,7 @@ from flaxformer.jobs.progress import Totals, follow
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.improve import Looked, OpenLedger
 from flaxformer.ledger.log import Attempt
+from flaxformer.ledger.opening import open_ledger
 from flaxformer.ledger.page import evidence_line
 from flaxformer.runner.events import Compiling, Event, Message
 from flaxformer.runner.execution import Execution
@@ -28,7 +29,8 @@ def main(arguments: Improve, console: Console) -> int:
     _check(arguments)
     ledger = load(arguments.file, "ledger", Ledger).in_file(find_experiment(arguments.file))
     root = arguments.output or Path("runs") / ledger.name
-    opened = OpenLedger(ledger, root, Execution(devices=arguments.devices), arguments.trust_code)
+    execution = Execution(devices=arguments.devices)
+    opened = open_ledger(ledger, root, execution, arguments.trust_code, arguments.budget or "")
     shown = Console(quiet=True) if arguments.json else console
     failed = 0
     if arguments.withdraw:

@@ -1,7 +1,9 @@
 """Candidates of a ledger: the runs of its recipes, and what an attempt may not change."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import jax
 
 from flaxformer.core.canonical import canonical
 from flaxformer.core.overrides import override
@@ -9,8 +11,9 @@ from flaxformer.core.paths import get_at, replace_at
 from flaxformer.laws import check
 from flaxformer.laws.configs import configs_in, is_user_defined
 from flaxformer.ledger import rules
+from flaxformer.ledger.budget import EqualSeconds, equal_seconds
 from flaxformer.ledger.declare import Ledger
-from flaxformer.ledger.log import Attempt, Begun
+from flaxformer.ledger.log import Attempt
 from flaxformer.ledger.reading import AXIS, BEST, CANDIDATE, CODE, START
 from flaxformer.study.axis import Axis
 from flaxformer.study.claim import Claim
@@ -22,9 +25,7 @@ from flaxformer.study.load import load
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.search import Points
 from flaxformer.system.errors import UserError
-from flaxformer.system.json_differences import differences
 from flaxformer.system.python_files import find_experiment
-from flaxformer.system.typed_data import plain
 from flaxformer.system.user_code import copy_sources, path_of_copy, user_modules
 from flaxformer.training.run import Run
 
@@ -99,7 +100,7 @@ def check_not_adjusted(ledger: Ledger, changes: Sequence[str]) -> None:
     Raises:
       UserError: the field.
     """
-    if not isinstance(ledger.compare, EqualCost):
+    if not isinstance(ledger.compare, EqualCost | EqualSeconds):
         return
     for path in (text.partition("=")[0] for text in changes):
         if path in ledger.compare.adjust:
@@ -123,13 +124,16 @@ def check_held(best: Run, candidate: Run) -> None:
         )
 
 
-def check_candidate(best: Run, candidate: Run, rates: Sequence[float] = ()) -> tuple[str, ...]:
+def check_candidate(
+    best: Run, candidate: Run, rates: Sequence[float] = (), measured: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
     """Return sentences that the reader of an attempt has to know.
 
     Args:
       best: the best recipe.
       candidate: the candidate.
       rates: learning rates among which the candidate's was chosen.
+      measured: fields that were adjusted to equal seconds.
 
     Raises:
       UserError: nothing differs from the best recipe.
@@ -138,7 +142,13 @@ def check_candidate(best: Run, candidate: Run, rates: Sequence[float] = ()) -> t
         raise UserError(
             "the candidate is the best recipe itself; expected a change, such as optimizer.learning_rate=0.002"
         )
-    return tuple(_notes(best, candidate, rates))
+    notes = _notes(best, candidate, rates)
+    if measured:
+        old, new = best.training.steps, candidate.training.steps
+        notes.append(
+            f"it trains for {new:,} steps beside {old:,}, for as many seconds on {jax.devices()[0].device_kind}"
+        )
+    return tuple(notes)
 
 
 def _notes(best: Run, candidate: Run, rates: Sequence[float]) -> list[str]:
@@ -217,7 +227,7 @@ def attempt_study(ledger: Ledger, number: int, best: Run, candidate: Run, reason
         metric_unit=ledger.metric_unit,
         measure=ledger.measure,
         goal=ledger.goal,
-        compare=ledger.compare,
+        compare=None if isinstance(ledger.compare, EqualSeconds) else ledger.compare,
         test=False,
         file=ledger.file,
     )
@@ -267,35 +277,18 @@ def check_data(plan: StudyPlan, data: str) -> None:
             )
 
 
+def at_equal_seconds(ledger: Ledger, best: Run, candidate: Run) -> dict[str, int]:
+    """Return the fields that a comparison at equal seconds adjusts, with their values; nothing under other rules.
+
+    Raises:
+      UserError: the candidate is too slow.
+    """
+    if not isinstance(ledger.compare, EqualSeconds) or not changed_fields(best, candidate):
+        return {}
+    return equal_seconds(best, candidate, ledger.compare.tolerance)
+
+
 def adjusted_fields(plan: StudyPlan) -> dict[str, int]:
     """Return the fields of the candidate that the comparison at equal cost adjusted, with their values."""
     match = plan.study.matches.get(f"{AXIS}={CANDIDATE}")
     return {} if match is None else {path: new for path, (_, new) in match.changes.items()}
-
-
-def begun_of(ledger: Ledger, unit: str, recipe: str, data: str, semantics: int) -> Begun:
-    """Return the first entry of a ledger's log."""
-    names = (field for field in Begun.__struct_fields__ if hasattr(ledger, field) and field != "compare")
-    compare = None if ledger.compare is None else _plain_rule(ledger.compare)
-    fields = {name: getattr(ledger, name) for name in names}
-    return Begun(**fields, unit=unit, compare=compare, recipe=recipe, data=data, semantics=semantics)
-
-
-def _plain_rule(rule: object) -> dict[str, object]:
-    """An equal-cost rule as plain data."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(rule).items()}
-
-
-def check_begun(old: Begun, new: Begun, root: Path) -> None:
-    """Refuse a ledger whose declaration was changed after its first attempt.
-
-    Raises:
-      UserError: what differs.
-    """
-    ignored = ("time", "flaxformer", "previous")
-    before, after = ({k: v for k, v in plain(entry).items() if k not in ignored} for entry in (old, new))
-    if before != after:
-        lines = "; ".join(differences(before, after))
-        raise UserError(
-            f"{root} holds a ledger with another declaration: {lines}; expected the same file, or another --output"
-        )

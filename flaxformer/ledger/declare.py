@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from flaxformer.ledger import rules
+from flaxformer.ledger.budget import EqualSeconds, RunBudget
 from flaxformer.study.checks import check_name
 from flaxformer.study.declare import Measure
 from flaxformer.study.divergence import is_test_metric
@@ -47,7 +48,10 @@ class Ledger:
       seeds: largest number of pairs of an attempt.
       together: number of pairs that are trained between two looks.
       first_seed: first seed of the first attempt; the following ones are used once each.
-      compare: cost that the candidate has in common with the best recipe, as in `Study`; None for recipes as they are.
+      compare: cost that the candidate has in common with the best recipe, as in `Study`; or "equal seconds", measured
+        when an attempt is proposed; None for recipes as they are.
+      budget: what a run of the start may cost, which gives its training.steps: "5m", "90s", "10M tokens" or
+        "2e15 FLOPs"; empty for those that it has. Time is measured once, when the ledger begins.
       tuning_seeds: seeds at which learning rates of a candidate are tried, the same for every attempt.
       confirmation_seeds: seeds of the confirmation, which compares the best recipe with the start on the test data.
       false_keeps: bound of the false discovery rate.
@@ -69,7 +73,8 @@ class Ledger:
     seeds: int = 40
     together: int = 1
     first_seed: int = 1000
-    compare: EqualCost | str | None = "equal compute"
+    compare: EqualCost | EqualSeconds | str | None = "equal compute"
+    budget: str = ""
     tuning_seeds: int = 3
     confirmation_seeds: int = 8
     false_keeps: float = 0.05
@@ -86,7 +91,12 @@ class Ledger:
                 f"metric is '{self.metric}'; expected one of the validation data: attempts never see others"
             )
         object.__setattr__(self, "goal", goal_of(self.metric, self.goal or named_goal(self.metric, self.start)))
-        object.__setattr__(self, "compare", EqualCost.of(self.compare))
+        if self.compare == "equal seconds":
+            object.__setattr__(self, "compare", EqualSeconds())
+        elif not isinstance(self.compare, EqualSeconds):
+            object.__setattr__(self, "compare", EqualCost.of(self.compare))
+        if self.budget:
+            RunBudget.of(self.budget)
         _check("effect", self.effect, "a number above 0, in the unit of the metric", self.effect > 0)
         for name, least in (
             ("attempts", 1),

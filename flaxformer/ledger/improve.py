@@ -13,6 +13,7 @@ import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.core.paths import replace_at
 from flaxformer.ledger import candidates, log, rules
+from flaxformer.ledger.beginning import begun_of, check_begun
 from flaxformer.ledger.candidates import RATE
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.judge import AttemptEvidence, judge
@@ -104,13 +105,13 @@ class OpenLedger:
         if data is None:
             raise UserError("start.task gives no evaluation data; expected a task that loads")
         recipe = recipe_digest(declared, "baseline")
-        begun = candidates.begun_of(ledger, study.unit, recipe, data.digest, flaxformer.SEMANTICS)
+        begun = begun_of(ledger, study.unit, recipe, data.digest, flaxformer.SEMANTICS)
         with lock_folder(self.root, "writes the ledger", PATIENCE):
             entries, _ = log.read(self.root)
             if not entries and not (self.root / log.NAME).exists():
                 log.append(self.root, entries, begun)
         results = self._sound()
-        candidates.check_begun(results.begun, begun, self.root)
+        check_begun(results.begun, begun, self.root)
         return results
 
     def best(self, results: LedgerResults) -> Run:
@@ -149,11 +150,13 @@ class OpenLedger:
         candidates.check_held(best, candidate)
         candidates.check_causality(candidate)
         number = len(results.attempts) + 1
+        measured = candidates.at_equal_seconds(self.ledger, best, candidate)
+        candidate = replace_at(candidate, measured)
         if rates:
             rate = yield from self._tune(number, best, candidate, rates, results.begun.data)
             changes = [*(text for text in changes if not text.startswith(f"{RATE}=")), f"{RATE}={rate:g}"]
-            candidate = self.candidate(best, changes, copied)
-        notes = candidates.check_candidate(best, candidate, rates)
+            candidate = replace_at(self.candidate(best, changes, copied), measured)
+        notes = candidates.check_candidate(best, candidate, rates, measured)
         plan = StudyPlan(candidates.attempt_study(self.ledger, number, best, candidate, reason))
         candidates.check_data(plan, results.begun.data)
         entry = Attempt(
@@ -161,7 +164,7 @@ class OpenLedger:
             reason=reason,
             changes=tuple(changes),
             file=copied,
-            adjusted=candidates.adjusted_fields(plan),
+            adjusted=measured or candidates.adjusted_fields(plan),
             best=recipe_digest(plan.declaration, f"{AXIS}={BEST}"),
             recipe=recipe_digest(plan.declaration, f"{AXIS}={CANDIDATE}"),
             programs=len(plan.groups),
@@ -254,7 +257,7 @@ class OpenLedger:
 
     def _plan_of(self, attempt: Attempt, results: LedgerResults) -> StudyPlan:
         best = self.best(results)
-        candidate = self.candidate(best, attempt.changes, attempt.file)
+        candidate = replace_at(self.candidate(best, attempt.changes, attempt.file), attempt.adjusted)
         return StudyPlan(candidates.attempt_study(self.ledger, attempt.number, best, candidate, attempt.reason))
 
     def withdraw(self) -> Attempt:

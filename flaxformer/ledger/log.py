@@ -55,6 +55,10 @@ class Begun(LedgerEntry, tag="begun", frozen=True, kw_only=True):
     false_keeps: FiniteNumber
     false_drops: FiniteNumber
     compare: JsonObject | None = None
+    budget: str = ""
+    """Cost that a run of the start may have."""
+    steps: Int64 = 0
+    """Its steps, by the budget; 0 without one."""
     recipe: str
     """Digest of the recipe of the start."""
     data: str

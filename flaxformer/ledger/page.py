@@ -130,6 +130,7 @@ def document(results: LedgerResults) -> StudyReport:
     about = (
         f"Attempts are compared by {begun.metric}; effect of interest {begun.effect:g}{unit}; "
         f"up to {begun.seeds} pairs each; false discovery rate at most {begun.false_keeps:.0%}."
+        + (f" A run of the start may cost {begun.budget}: {count_of(begun.steps, 'step')}." if begun.budget else "")
     )
     confirmation = confirmed(results)
     verdict = confirmation.claims[0].judgement.verdict if confirmation is not None and confirmation.claims else ""

@@ -13,7 +13,7 @@ from flaxformer.system.wording import count_of, with_prefix
 from flaxformer.training.cost import parameter_counts, run_cost
 from flaxformer.training.run import Run
 
-STEPS = "training.steps"
+STEPS, EVALUATE_EVERY = "training.steps", "training.evaluate_every"
 D_FF = "model.feed_forward.d_ff"
 LARGEST = 2**40
 """Largest value of an adjusted field that is tried."""
@@ -146,10 +146,7 @@ def match(rule: EqualCost, arm: str, run: Run, baseline: Run) -> Match:
     unit = math.lcm(rule.multiple_of, evaluations) if paths == [STEPS] else rule.multiple_of
 
     def changes_to(value: int) -> dict[str, int]:
-        changes = dict.fromkeys(paths, value)
-        if STEPS in paths and run.training.evaluate_every is not None:
-            changes["training.evaluate_every"] = value // evaluations
-        return changes
+        return dict.fromkeys(paths, value) | (changes_of_steps(run, value) if STEPS in paths else {})
 
     @functools.cache
     def relative(number: int) -> float:
@@ -180,6 +177,18 @@ def match(rule: EqualCost, arm: str, run: Run, baseline: Run) -> Match:
     return Match(
         replace_at(run, changes), before, after, {path: (get_at(run, path), value) for path, value in changes.items()}
     )
+
+
+def changes_of_steps(run: Run, steps: int) -> dict[str, int]:
+    """Return the fields of a run, with their values, that change its steps but not its number of evaluations.
+
+    Args:
+      run: the run.
+      steps: multiple of that number.
+    """
+    if run.training.evaluate_every is None:
+        return {STEPS: steps}
+    return {STEPS: steps, EVALUATE_EVERY: steps // (run.training.steps // run.training.interval)}
 
 
 def _has(run: Run, path: str) -> bool:

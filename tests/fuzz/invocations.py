@@ -156,6 +156,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--candidate", ["none.py", "text.txt", "job", "study.py"]),
         ("--reason", ["", " ", "without a change"]),
         ("--tune", ["x", "0.1", "nan 0.1"]),
+        ("--budget", ["5", "0s", "-1 tokens", "1e999 FLOPs"]),
     ],
     "claims": [("--seeds", ["-1", "x", *HUGE]), ("--folder", ["none", "results", "study.py"])],
     "bench": [

@@ -62,6 +62,10 @@ class Improve:
         tuple[float, ...] | None,
         option("RATE …", "none", "learning rates to try for the candidate first, at the tuning seeds"),
     ] = None
+    budget: Annotated[
+        str | None,
+        option("COST", "the ledger's", "what a run of the start may cost: 5m, '10M tokens', '2e15 FLOPs'"),
+    ] = None
     confirm: Annotated[
         bool, flag("compare the best recipe with the start on the test data, once, which ends the ledger")
     ] = False

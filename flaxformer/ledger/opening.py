@@ -1,0 +1,41 @@
+"""Opening of a ledger's folder, with the steps that its budget gives to the start."""
+
+import dataclasses
+from pathlib import Path
+
+from flaxformer.core.paths import replace_at
+from flaxformer.ledger import log
+from flaxformer.ledger.budget import with_budget
+from flaxformer.ledger.declare import Ledger
+from flaxformer.ledger.improve import OpenLedger
+from flaxformer.runner.execution import Execution
+from flaxformer.study.equal_cost import changes_of_steps
+
+
+def open_ledger(
+    ledger: Ledger, root: Path, execution: Execution, trust_code: bool = False, budget: str = ""
+) -> OpenLedger:
+    """Open a folder for a ledger; its start gets the steps of the budget.
+
+    A budget in seconds is measured for a new folder. One that has begun has the steps of its log.
+
+    Args:
+      ledger: the declaration.
+      root: folder of the ledger.
+      execution: how to run.
+      trust_code: True to execute the copies of candidates' files in the folder.
+      budget: budget of a run, in place of the declared one.
+
+    Raises:
+      UserError: the text of the budget, or one that allows no step.
+    """
+    entries, _ = log.read(root)
+    begun = entries[0] if entries and isinstance(entries[0], log.Begun) else None
+    budget = budget or ledger.budget or ("" if begun is None else begun.budget)
+    if budget:
+        if begun is not None and begun.budget == budget:
+            start = replace_at(ledger.start, changes_of_steps(ledger.start, begun.steps))
+        else:
+            start = with_budget(ledger.start, budget)
+        ledger = dataclasses.replace(ledger, start=start, budget=budget)
+    return OpenLedger(ledger, root, execution, trust_code)
