@@ -7,7 +7,7 @@ Source: Yang et al. 2024, "Gated Linear Attention Transformers with Hardware-Eff
 arXiv:2312.06635, sections 4 and 5.
 Claim: competitive with Transformers of the LLaMA form and with RetNet and Mamba at up to 1.3B weights;
 extrapolation from 2K to over 20K tokens.
-Cost: a state of heads · d_key · d_value numbers; an associative scan over the states of all tokens.
+Cost: a state of heads · d_key · d_value numbers.
 Verified: the recurrence, token by token, in NumPy.
 """
 
@@ -28,14 +28,14 @@ from flaxformer import (
 )
 from flaxformer.nn import rms_norm
 from flaxformer.nn.linear import linear
+from flaxformer.nn.linear_recurrence import linear_recurrence
 
 
 class GatedLinearAttention(TokenMixer):
     """y_t = (norm(q_t S_t) ⊙ silu(x_t W_g)) W_O, with the state S_t = diag(α_t) S_{t−1} + k_tᵀ v_t of each head.
 
-    The decay α_t = σ(x_t W_α + b_α)^(1/temperature) has one entry per row of S; without a temperature it is 1. The
-    states of all tokens are computed in parallel, by an associative scan, and stored for the backward pass. Padding
-    does not change the state.
+    The decay α_t = σ(x_t W_α + b_α)^(1/temperature) has one entry per row of S; without a temperature it is 1. All
+    tokens of a chunk are computed together (`linear_recurrence`). Padding does not change the state.
     """
 
     class Weights(Parameters):
@@ -69,23 +69,14 @@ class GatedLinearAttention(TokenMixer):
     def step(
         self, weights: Weights, x: Float[Array, "*batch T D"], state: Array, context: Context
     ) -> tuple[Array, Array]:
-        valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
-        x = jnp.where(valid[..., None], x, 0)  # k = 0 at padding, so that the state does not change
+        x = x if context.valid is None else jnp.where(context.valid[..., None], x, 0)
         query, key, value = (linear(x, matrix, wide=True) for matrix in (weights.query, weights.key, weights.value))
-        decay = jnp.ones_like(key)
+        log_decay = None
         if self.temperature is not None:
-            decay = jax.nn.sigmoid(linear(x, weights.decay, weights.decay_bias, wide=True)) ** (1 / self.temperature)
-            decay = jnp.where(valid[..., None, None], decay, 1)
-
-        def compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-            return first[0] * second[0], second[0] * first[1] + second[1]
-
-        written = key[..., :, None] * value[..., None, :]  # [*batch, T, heads, d_key, d_value]
-        total, states = jax.lax.associative_scan(compose, (decay[..., None], written), axis=x.ndim - 2)
-        states = states + total * state[..., None, :, :, :]
-        y = rms_norm(jnp.einsum("...k,...kv->...v", query, states))
-        y = (y * jax.nn.silu(linear(x, weights.gate, wide=True))).astype(x.dtype)
-        return linear(y, weights.out, contract=2), states[..., -1, :, :, :]
+            log_decay = jax.nn.log_sigmoid(linear(x, weights.decay, weights.decay_bias, wide=True)) / self.temperature
+        y, state = linear_recurrence(query, key, value, log_decay, state, valid=context.valid)
+        y = rms_norm(y) * jax.nn.silu(linear(x, weights.gate, wide=True))
+        return linear(y.astype(x.dtype), weights.out, contract=2), state
 
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {
