@@ -7,8 +7,7 @@ Source: Shazeer et al. 2017, "Outrageously Large Neural Networks", arXiv:1701.06
 Fedus et al. 2022, "Switch Transformers", equation 4.
 Claim: more weights at the FLOPs of a dense network, with lower perplexity in language modelling and
 translation.
-Cost: `experts` networks of weights, of which a token uses `active`, and computes them alone on a TPU; elsewhere
-all experts compute all tokens.
+Cost: `experts` networks of weights, of which a token uses `active`.
 Verified: a loop over tokens and experts in NumPy.
 """
 
