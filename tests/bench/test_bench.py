@@ -250,10 +250,12 @@ def test_flops_equal_the_count_of_the_package(monkeypatch):
 
 
 SMALLEST = {
+    "catalog": ["mechanism=Mamba2,MixtureOfExperts"],
     "compile": ["depth=1"],
     "first_loss": ["--only", "train", "train-cached", "--reference", "train"],
     "first_step": ["--only", "now", "now-cached", "--reference", "now"],
     "folders": ["--only", "help", "status"],
+    "growth": ["size=1", "--only", "flaxformer", "jax-scanned", "--reference", "jax-scanned"],
     "scaling": ["axis=width,trials,cores", "factor=1,2", "--only", "flaxformer", "flaxformer-mesh"],
     "study": ["--only", "study-1", "one-compilation", "processes-cached"],
     "training": ["size=tiny", "seconds=0.05"],
