@@ -44,6 +44,8 @@ _FUNCTIONS = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__all__":
+        return _names()
     if name.startswith("_"):
         raise AttributeError(name)
     if name in {module.name for module in pkgutil.iter_modules(__path__)}:
@@ -57,6 +59,10 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'flaxformer' has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:
+def _names() -> list[str]:
     exports = (importlib.import_module(f"flaxformer.{package}").__all__ for package in _EXPORTS)
-    return sorted({*globals(), *_FUNCTIONS, *(name for names in exports for name in names)})
+    return sorted({*_FUNCTIONS, *(name for names in exports for name in names)})
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_names()})

@@ -156,3 +156,9 @@ def without_an_assertion(path: Path) -> list[str]:
 def test_every_test_can_fail():
     files = sorted(Path(__file__).parent.rglob("test_*.py"))
     assert [name for path in files for name in without_an_assertion(path)] == []
+
+
+def test_a_star_import_gives_every_public_name():
+    names: dict[str, object] = {}
+    exec("from flaxformer import *", names)
+    assert {"Study", "Run", "Attention", "Records", "run", "load"} <= names.keys()

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Sequence
-from typing import Annotated, Union
+from typing import Annotated, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from rich.console import Console
@@ -77,14 +77,17 @@ def all_commands() -> type:
 
 
 def with_set(command: type, arguments: Sequence[str]) -> list[str]:
-    """Let `path=value` words stand anywhere on the line of a command that has --set, without it before them."""
+    """Let `path=value` words stand anywhere on the line of a command that has --set, without it before them.
+
+    A word after an option that takes one value is this value, also if it has the form of a change.
+    """
     if not hasattr(command, "overrides"):
         return list(arguments)
-    override, before, option = [], "", ""
+    override, before, option, single = [], "", "", _options_of_one_value(command)
     for word in arguments:
         path = re.match(r"[a-z_]+(\.[a-z0-9_]+)*=", word)
         option = word if word.startswith("--") else option if "=" in word else ""
-        owned = before == "--mesh" or (option in ("--slurm", "--ray") and "." not in word.partition("=")[0])
+        owned = before in single or (option in ("--slurm", "--ray") and "." not in word.partition("=")[0])
         override.append(path is not None and not owned)
         before = word
     words = [word for word, is_override in zip(arguments, override, strict=True) if is_override]
@@ -92,3 +95,13 @@ def with_set(command: type, arguments: Sequence[str]) -> list[str]:
         word for word, is_override in zip(arguments, override, strict=True) if not is_override and word != "--set"
     ]
     return [*remaining, "--set", *words] if words else remaining
+
+
+def _options_of_one_value(command: type) -> set[str]:
+    """Return the options of a command that take exactly one value."""
+    kinds = {name: (kind, *get_args(kind)) for name, kind in get_type_hints(command).items()}
+    return {
+        f"--{name.replace('_', '-')}"
+        for name, parts in kinds.items()
+        if parts[0] is not bool and not any(get_origin(part) is tuple for part in parts)
+    }

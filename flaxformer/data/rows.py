@@ -15,6 +15,7 @@ import csv
 import functools
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
@@ -121,7 +122,7 @@ def read_cells(path: str, columns: tuple[str, ...], name: str = "path") -> tuple
     """Return some columns of all rows of a table as text; numbers are written as Python writes them.
 
     Raises:
-      UserError: as `read_rows`; or there are no rows, or a cell is empty, or neither text nor a number.
+      UserError: as `read_rows`; or there are no rows, or a cell is empty, or neither text nor a finite number.
     """
     rows = read_rows(find_table(path, name), columns, path)
     table_digest(path, name)  # is kept, so that it is that of these rows if the file changes later
@@ -136,6 +137,8 @@ def read_cells(path: str, columns: tuple[str, ...], name: str = "path") -> tuple
 def _text(value: object, column: str, where: str) -> str:
     if not isinstance(value, str | int | float | None):
         raise UserError(f"{where}: column '{column}' is {quote(value)}; expected text or a number")
+    if isinstance(value, float) and not math.isfinite(value):  # as pandas writes an empty cell
+        raise UserError(f"{where}: column '{column}' is {value}; expected a value (leave the row out if it has none)")
     text = "" if value is None else check_characters(str(value), f"{where}: column '{column}'").strip()
     if not text:
         raise UserError(f"{where}: column '{column}' is empty; expected a value (leave the row out if it has none)")

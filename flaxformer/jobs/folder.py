@@ -12,7 +12,7 @@ from flaxformer.core.paths import replace_at
 from flaxformer.jobs.extension import STEPS, Extension, apply, extension_of
 from flaxformer.jobs.job import Job
 from flaxformer.store.job_log import NAME as LOG_NAME
-from flaxformer.store.places import LIVE, PROFILE, REPORT, SUPERSEDED, TRACKERS
+from flaxformer.store.places import JOB, LIVE, PROFILE, REPORT, SUPERSEDED, TRACKERS, check_kind
 from flaxformer.study import initial_weights
 from flaxformer.study.tracing import trace
 from flaxformer.system.errors import UserError
@@ -40,6 +40,7 @@ def check(run: Run, job: Job) -> Extension | None:
     """
     check_places(output_folder(job.output), FILES, FOLDERS)
     check_not_dangling(job.output)
+    check_kind(job.output, JOB)
     there = next(path for path in (job.output, *job.output.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         kind = "cannot be written to" if there.is_dir() else "is a file"

@@ -98,7 +98,7 @@ def _check_contents(name: str, batch: Batch, run: Run) -> Finding:
 
 @law(
     "loss",
-    "the loss depends on scored targets alone, and any division of a batch gives the same loss",
+    "loss and accuracy depend on scored targets alone, and any division of a batch gives the same ones",
     "return a sum over targets, times their weights, and the sum of the weights; declare mixes_batch = True for a loss "
     "of the whole batch",
 )
@@ -116,11 +116,12 @@ def loss(subject: Subject) -> Finding:
         _compare(name, losses[name], other_losses[name], "with other targets of weight 0", subject) for name in losses
     ]
     findings.append(_compare_chunks(subject, scored))
-    whole = find(batch, rows, key)
+    uneven = _with_uneven_weights(batch)
+    whole = find(uneven, rows, key)
     # A component that draws random numbers may draw others for each part of a batch.
-    draws = _first_difference(whole, find(batch, rows, other_key)) is not None
+    draws = _first_difference(whole, find(uneven, rows, other_key)) is not None
     if not subject.mixes_batch and not draws and len(rows) > 1:
-        parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], batch), rows[i : i + 1], key) for i in rows]
+        parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], uneven), rows[i : i + 1], key) for i in rows]
         for name, loss_sum in whole.items():
             result = _compare(name, loss_sum, _join_sums(parts, name), "from its rows one by one", subject)
             findings.append(_explain(result, "a loss or a loss term depends on the whole batch"))
@@ -128,7 +129,7 @@ def loss(subject: Subject) -> Finding:
 
 
 def _losses(weights: PyTree, run: Run, batch: Batch, rows: Array, key: Array) -> dict[str, LossSum]:
-    """Return the losses of the head and every loss term in training, as (sum, count).
+    """Return the losses and the accuracy of the head, and every loss term in training, as (sum, count).
 
     Args:
       rows: index of each example in the whole batch.
@@ -140,8 +141,9 @@ def _losses(weights: PyTree, run: Run, batch: Batch, rows: Array, key: Array) ->
         "loss": head.training_loss(outcome.output, outcome.aux, batch.targets, batch.weights, smoothing),
         "validation loss": head.loss(outcome.output, batch.targets, batch.weights),
     }
+    accuracy = head.accuracy(outcome.output, batch.targets, batch.weights)
     terms = {f"loss term {type(term).__name__}": term.value(weights, outcome, batch) for term in run.loss_terms}
-    return losses | terms
+    return losses | ({} if accuracy is None else {"accuracy": accuracy}) | terms
 
 
 def _mean(sums: LossSum) -> Float[Array, ""]:
@@ -163,6 +165,13 @@ def _with_unscored(batch: Batch) -> Batch | None:
     """Return the batch with every second target not scored; None if no target would be left."""
     weights = np.where(np.indices(batch.weights.shape).sum(0) % 2, 0.0, batch.weights)
     return batch.replace(weights=weights) if weights.any() and (weights == 0).any() else None
+
+
+def _with_uneven_weights(batch: Batch) -> Batch:
+    """Return the batch with weights times 1/n, 2/n, …, 1 for its n rows, so that their sums differ by row."""
+    weights = np.asarray(batch.weights)
+    shares = np.arange(1, len(weights) + 1, dtype=weights.dtype) / len(weights)
+    return batch.replace(weights=(weights.T * shares).T)
 
 
 def _with_other_targets(batch: Batch) -> Batch:

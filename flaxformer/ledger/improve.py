@@ -5,7 +5,6 @@ machines, train the pairs of one attempt together, by the leases of its study, a
 """
 
 import dataclasses
-import os
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from flaxformer.runner.compiled_runs import keeping_compiled_runs
 from flaxformer.runner.events import Event
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run_plan
+from flaxformer.store.places import LEDGER, check_kind
 from flaxformer.store.store import Store
 from flaxformer.study.metrics import metrics_of
 from flaxformer.study.plan import StudyPlan
@@ -95,9 +95,7 @@ class OpenLedger:
           UserError: it holds another ledger, or one that was changed after it was written.
         """
         ledger = self.ledger
-        for name in ("study.json", "config.json"):
-            if os.path.lexists(self.root / name):
-                raise UserError(f"{self.root} holds other results ({name}); expected a folder of its own (--output)")
+        check_kind(self.root, LEDGER)
         make_folder(output_folder(self.root))
         study = candidates.start_study(ledger)
         declared = StudyPlan(study).declaration

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 import flaxformer
 from flaxformer.system import digests
 from flaxformer.system.digests import FormError, JsonObject
-from flaxformer.system.typed_data import FiniteNumber, Int64, Record, convert, plain
+from flaxformer.system.typed_data import Count, FiniteNumber, Int64, Probability, Record, convert, plain
 
 NAME = "ledger.jsonl"
 AttemptVerdict = Literal["kept", "dropped", "open", "unchanged", "failed", "withdrawn"]
@@ -46,14 +46,14 @@ class Begun(LedgerEntry, tag="begun", frozen=True, kw_only=True):
     metric: str
     unit: str
     goal: Literal["lower", "higher"]
-    attempts: Int64
-    seeds: Int64
-    together: Int64
+    attempts: Count
+    seeds: Count
+    together: Count
     first_seed: Int64
-    tuning_seeds: Int64
-    confirmation_seeds: Int64
-    false_keeps: FiniteNumber
-    false_drops: FiniteNumber
+    tuning_seeds: Count
+    confirmation_seeds: Count
+    false_keeps: Probability
+    false_drops: Probability
     compare: JsonObject | None = None
     budget: str = ""
     """Cost that a run of the start may have."""

@@ -18,7 +18,7 @@ from flaxformer.report.texts import write_printable
 from flaxformer.store import job_log
 from flaxformer.store.job_log import LogLine
 from flaxformer.system.digests import DamagedError, JsonObject, read_document
-from flaxformer.system.errors import UserError
+from flaxformer.system.errors import UserError, quote
 from flaxformer.system.links import check_file, check_places, output_folder
 from flaxformer.system.wording import count_of, duration, with_prefix
 
@@ -151,9 +151,11 @@ def read_job(folder: Path) -> JobResults:
     try:
         config = read_document(folder / CONFIG)
         run = config["run"]
-        run["training"]["steps"]
+        steps = run["training"]["steps"]
     except (OSError, DamagedError, KeyError, TypeError) as error:
         raise UserError(f"{folder / CONFIG} holds no run ({error}); expected the output folder of 'train'") from None
+    if not isinstance(steps, int) or steps < 1:
+        raise UserError(f"{folder / CONFIG} is not as 'train' writes it: training.steps is {quote(steps)}")
     return JobResults(folder, run, job_log.read(folder / job_log.NAME), config.get("extensions", ()))
 
 

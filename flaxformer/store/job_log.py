@@ -13,6 +13,7 @@ since the launch; the last line of a launch says what they were spent on. Each l
 content.
 """
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
@@ -41,7 +42,7 @@ TYPES: dict[str, dict[str, Types]] = {
     "time": dict.fromkeys(SPENT, NUMBER) | WALL_TIME,
     "sample": {"prompt": str, "text": str},
 }
-"""Types of named fields of a line by its kind."""
+"""Types of named fields of a line by its kind; numbers among them are finite and not negative."""
 REQUIRED = {"launch": tuple(LAUNCH), "sample": ("prompt", "text")}
 """Fields that a line of a kind has."""
 OTHERS: dict[str, Types] = {"evaluation": NUMBER, "test": NUMBER, "steps": list}
@@ -89,6 +90,8 @@ def _problem(line: LogLine) -> str:
     types = {name: TYPES.get(kind, {}).get(name, other) for name in line if name not in ("kind", "step")}
     wrong = [name for name in REQUIRED.get(kind, ()) if name not in line]
     wrong += [name for name, expected in types.items() if not isinstance(line[name], expected)]
+    numbers = {name: line[name] for name in TYPES.get(kind, {}) if isinstance(line.get(name), NUMBER)}
+    wrong += [name for name, value in numbers.items() if not 0 <= value <= sys.float_info.max]
     lists = {name: line[name] for name, expected in types.items() if expected is list and name not in wrong}
     wrong += [name for name, values in lists.items() if not all(isinstance(value, NUMBER) for value in values)]
-    return f"its {', '.join(wrong)} is absent or of another type" if wrong else ""
+    return f"its {', '.join(wrong)} is absent, of another type, or out of range" if wrong else ""

@@ -1,6 +1,10 @@
 """Names of the files and folders in a study's folder; `store.store` says what each holds."""
 
+import os
+from pathlib import Path
+
 from flaxformer.store.line_forms import LINES
+from flaxformer.system.errors import UserError
 from flaxformer.system.links import DEEPEST
 
 RUNGS = "rungs"
@@ -27,3 +31,24 @@ DERIVED += [REPORT, "replication.html", LIVE]
 FILES = ["study.json", "declarations.jsonl", "declarations.head", *LINES]
 FILES += DERIVED
 """Files in a study's folder."""
+
+STUDY, JOB, LEDGER = "a study", "a training job", "a ledger"
+MARKS = {
+    "study.json": STUDY,
+    "declarations.jsonl": STUDY,
+    "config.json": JOB,
+    "ledger.jsonl": LEDGER,
+    "data.json": "prepared data",
+}
+"""Files that only one kind of output folder has at its top, and that kind."""
+
+
+def check_kind(root: Path, kind: str) -> None:
+    """Check, before anything is written, that a folder, which need not exist, is not an output of another kind.
+
+    Raises:
+      UserError: it is.
+    """
+    for name, other in MARKS.items():
+        if other != kind and os.path.lexists(root / name):
+            raise UserError(f"{root} holds {other} ({name}); expected a folder of its own for {kind} (--output)")

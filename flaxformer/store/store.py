@@ -33,7 +33,7 @@ from flaxformer.store import declaration, records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
 from flaxformer.store.declaration import FORMAT, Declaration
 from flaxformer.store.line_forms import DISAGREEMENTS, LAUNCHES, MEASUREMENTS, read_checked
-from flaxformer.store.places import FILES, FOLDERS
+from flaxformer.store.places import FILES, FOLDERS, STUDY, check_kind
 from flaxformer.store.rows import Row, RunStatus
 from flaxformer.system import digests
 from flaxformer.system.digests import DamagedError, FormError, JsonObject
@@ -129,8 +129,9 @@ class Store:
         """Hold the folder for one writer; the lock ends with the process, however it ends.
 
         Raises:
-          UserError: another process holds it, or a file or folder in it is a symbolic link.
+          UserError: another process holds it, a file or folder in it is a symbolic link, or it is no study's folder.
         """
+        check_kind(self.root, STUDY)
         with lock_folder(self.root, "writing the study", patience):
             self.check_links()
             with records.writing(self.groups):

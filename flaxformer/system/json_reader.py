@@ -1,4 +1,4 @@
-"""Reading of JSON: one exception for any text that is not JSON, also for one that is nested too deeply."""
+"""Reading of JSON: one exception for any text that is not JSON, is nested too deeply, or gives a name twice."""
 
 import itertools
 import json
@@ -12,16 +12,26 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a text in JSON.
 
     Raises:
-      ValueError: it is not JSON, not UTF-8, or nested deeper than `DEEPEST`.
+      ValueError: it is not JSON, not UTF-8, or nested deeper than `DEEPEST`; or an object has a name twice.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError(f"its values are nested deeper than {DEEPEST} levels") from None
     data = text.encode(errors="replace") if isinstance(text, str) else text
     if data.count(b"[") + data.count(b"{") > DEEPEST and _depth(value) > DEEPEST:
         raise ValueError(f"its values are nested deeper than {DEEPEST} levels")
     return value
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object of JSON, of which Python would keep the last of two values of a name."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has the name {twice!r} {names.count(twice)} times")
+    return values
 
 
 def _depth(value: object) -> int:

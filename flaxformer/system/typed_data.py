@@ -15,6 +15,9 @@ T = TypeVar("T")
 Int64 = Annotated[int, msgspec.Meta(ge=INTEGERS.start, le=INTEGERS.stop - 1)]
 FiniteNumber = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """A finite number."""
+Count = Annotated[int, msgspec.Meta(ge=1, le=INTEGERS.stop - 1)]
+Probability = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+"""A probability that is neither 0 nor 1."""
 PLACE = re.compile(r"(.*?)(?: - at (?:`key` in )?`\$\.?(.*)`)?", re.DOTALL)
 
 

@@ -25,7 +25,7 @@ def data_notes(task: Task) -> list[str]:
 
 def _about(path: str) -> str:
     """Return the description of a path in one line; empty without one."""
-    file = Path(path + ABOUT).expanduser()
+    file = Path(path.rstrip("/") + ABOUT).expanduser()
     try:
         if not file.is_file():
             return ""

@@ -21,6 +21,8 @@ from flaxformer.tasks.rows import Sides, TextRowTask
 
 SHOWN_CLASSES = 12
 """Largest number of classes whose shares are listed."""
+LONGEST_NUMBER = 20
+"""Largest number of characters of a label that is an integer."""
 FEW_CLASSES = 200
 """Largest number of classes whose names are compared."""
 
@@ -46,7 +48,7 @@ def number_labels(sides: Sides, column: str) -> ClassLabels:
             f"column '{column}' has {len(distinct)} different values in {len(rows):,} training rows ({examples}, …); "
             "expected at least 2 labels, and 2 rows per label"
         )
-    is_number = all(label.removeprefix("-").isdecimal() for label in distinct)
+    is_number = all(label.removeprefix("-").isdecimal() and len(label) <= LONGEST_NUMBER for label in distinct)
     names = tuple(sorted(distinct, key=lambda label: (int(label) if is_number else 0, label)))
     ids = {name: number for number, name in enumerate(names)}
     for side, held_out in sides.items():

@@ -104,14 +104,31 @@ class TableRows(RowTask):
         )
 
     def _standardised(self, column: str, rows: tuple[Cells, ...]) -> np.ndarray:
+        """Return a column of numbers in float32, from which the mean is subtracted, in standard deviations.
+
+        Raises:
+          UserError: a cell is too far from the training rows for float32.
+        """
         mean, deviation = self._moments(column)
-        return (_numbers(rows, column) - mean) / deviation
+        with np.errstate(over="ignore"):
+            values = ((_numbers(rows, column) - mean) / deviation).astype(np.float32)
+        for row, value in zip(rows, values, strict=True):
+            if not np.isfinite(value):
+                raise UserError(
+                    f"{row.where}: column '{column}' is {quote(row.values[column])}; expected a number nearer to those "
+                    f"of the training rows, {mean:.4g} ± {deviation:.4g}"
+                )
+        return values
 
     @functools.cache  # noqa: B019
     def _moments(self, column: str) -> tuple[float, float]:
-        """Return mean and standard deviation of a column of numbers over the training rows."""
+        """Return mean and standard deviation of a column of numbers over the training rows; 1 if they are equal."""
         values = _numbers(self.row_sides()["training"], column)
-        return float(values.mean()), float(values.std()) or 1.0
+        if values.min() == values.max():  # whose computed deviation can be a rounding error
+            return float(values[0]), 1.0
+        exponent = int(np.frexp(np.abs(values).max())[1])  # squares of scaled numbers are within the range of floats
+        scaled = np.ldexp(values, -exponent)
+        return float(np.ldexp(scaled.mean(), exponent)), float(np.ldexp(scaled.std(), exponent))
 
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
         if self.label is None:
@@ -148,7 +165,7 @@ class TableRows(RowTask):
 
     def _targets(self, rows: tuple[Cells, ...]) -> np.ndarray:
         if self.label is None:
-            return self._standardised(self.target_column, rows)[:, None].astype(np.float32)
+            return self._standardised(self.target_column, rows)[:, None]
         ids = {name: number for number, name in enumerate(self.labels)}
         return np.array([ids[row.values[self.label]] for row in rows], np.int32)
 

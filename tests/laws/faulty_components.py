@@ -624,6 +624,19 @@ class ReadsUnscored(LanguageModel):
         return total + 0.1 * targets.mean(), count
 
 
+class AccuracyOfAll(LanguageModel):
+    def accuracy(self, output, targets, weights):
+        return (output.argmax(-1) == targets).sum().astype(output.dtype), weights.sum()
+
+
+class MeanAsSum(LanguageModel):
+    by_token: ClassVar[bool] = False
+
+    def training_loss(self, output, aux, targets, weights, label_smoothing=None):
+        total, count = super().training_loss(output, aux, targets, weights, label_smoothing)
+        return total / count, jnp.ones(())
+
+
 class MeanOfOutputs(LanguageModel):
     by_token: ClassVar[bool] = True
 
@@ -674,6 +687,8 @@ TRAINING: dict[str, tuple[str, str, dict[str, Any]]] = {
     "token beyond the vocabulary": ("data", "hold 6; expected ids from 0 to 5", {"task": BeyondVocabulary()}),
     "nothing is scored": ("data", "expected at least one scored target", {"task": NothingScored()}),
     "loss of unscored targets": ("loss", "with other targets of weight 0", {"head": ReadsUnscored()}),
+    "accuracy of unscored targets": ("loss", "the accuracy of a batch and that with other", {"head": AccuracyOfAll()}),
+    "mean in place of a sum": ("loss", "the loss of a batch and that from its rows one by one", {"head": MeanAsSum()}),
     "by_token reads other outputs": ("loss", "from one token at a time", {"head": MeanOfOutputs()}),
     "square of a mean": (
         "loss",

@@ -80,6 +80,13 @@ def test_a_last_line_that_a_kill_cut_short_does_not_count(root):
     assert len(read_ledger(root).confirmations) == 1
 
 
+@pytest.mark.parametrize("changes", [{"false_keeps": -1}, {"false_drops": 1.0}, {"seeds": 0}, {"attempts": -3}])
+def test_a_declaration_out_of_range_is_refused(root, changes):
+    (root / log.NAME).write_bytes(rewritten(lines(root)[0], **changes))
+    with pytest.raises(UserError, match=f"holds no ledger: {log.NAME}, row 1: {next(iter(changes))}"):
+        read_ledger(root)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}\n", b"\x00" * 100 + b"\n"])
 def test_a_folder_without_a_declaration_is_refused(tmp_path, content):
     (tmp_path / log.NAME).write_bytes(content)

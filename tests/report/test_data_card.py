@@ -93,3 +93,11 @@ def test_descriptions_are_refused_if_they_are_no_short_text(files):
     (files / "a.txt.about.md").write_bytes(b"\xff")
     with pytest.raises(UserError, match=r"a.txt.about.md is not UTF-8; expected a short text on the source"):
         declaration(study_of(files))
+
+
+def test_a_folder_has_its_description_with_and_without_a_slash(tmp_path):
+    for number in range(30):
+        (tmp_path / f"{number}.txt").write_text("to be or not to be\n" * 9)
+    tmp_path.with_name(f"{tmp_path.name}.about.md").write_text("Of plays.")
+    for path in (str(tmp_path), f"{tmp_path}/"):
+        assert data_notes(TextFiles(path=path, length=5, batch_size=2))[-1] == f"About {tmp_path.name}: Of plays."

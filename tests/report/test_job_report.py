@@ -93,6 +93,20 @@ def test_a_damaged_file_is_one_message(folder, capsys, damage):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("field", ["seconds", "elapsed", "flops_per_step", "peak"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1, 10**400, "1"])
+def test_a_number_that_cannot_be_is_one_message_although_its_digest_fits(folder, capsys, field, value):
+    root = folder([line | ({field: value} if field in line else {}) for line in (LINES[0], LINES[2] | {"elapsed": 1})])
+    assert main(["report", str(root)]) == 2
+    assert f"its {field} is absent, of another type, or out of range" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("total", [None, "x", -1, [], 1.5])
+def test_steps_of_another_type_are_one_message(folder, capsys, total):
+    assert main(["report", str(folder(LINES, total=total))]) == 2
+    assert "training.steps is" in capsys.readouterr().err
+
+
 def test_nothing_is_written_through_a_link(folder, capsys, tmp_path):
     root = folder(LINES)
     (tmp_path / "elsewhere").mkdir()

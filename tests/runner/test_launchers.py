@@ -307,6 +307,14 @@ def test_slurm_options_are_not_overrides():
     assert with_set(RunStudy, words) == [*rest, "--set", "model.layers=3", "seed=4"]
 
 
+def test_the_value_of_an_option_is_no_override():
+    noise = parse(["noise", "a.py", "--change", "model.dropout=0.12", "model.layers=3", "--seeds", "4"])
+    assert (noise.change, noise.overrides, noise.seeds) == ("model.dropout=0.12", ("model.layers=3",), "4")
+    attempt = parse(["improve", "--reason", "layers=3 is deeper", "a.py", "--confirm", "model.layers=3"])
+    assert (attempt.reason, attempt.overrides, attempt.confirm) == ("layers=3 is deeper", ("model.layers=3",), True)
+    assert parse(["run", "a.py", "--output", "rate=3"]).output == Path("rate=3")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -2,16 +2,24 @@
 
 import io
 import json
+import re
 
 import pytest
+from ledger.ledgers import START, ledger
 from rich.console import Console
 from study.tiny import LOWER, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
+from flaxformer.checkpoint import Stop
+from flaxformer.jobs import Job, train
+from flaxformer.ledger.improve import OpenLedger
 from flaxformer.report import markdown, terminal
 from flaxformer.report.document import document
 from flaxformer.report.write import write
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import run
 from flaxformer.runner.probes import run_probe
+from flaxformer.store.places import JOB, LEDGER, MARKS, STUDY
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
 from flaxformer.system import digests
@@ -124,3 +132,22 @@ def test_differing_results_of_one_trial_are_reported_for_good(tmp_path):
     console = Console(width=80, record=True, file=io.StringIO())
     terminal.show(console, analyse(Store(tmp_path)))
     assert "training is not deterministic" in " ".join(console.export_text().split())
+
+
+WRITERS = {
+    STUDY: lambda folder: next(run(tiny(), Execution(output=folder))),
+    JOB: lambda folder: next(train(START, Job(output=folder), Stop())),
+    LEDGER: lambda folder: OpenLedger(ledger(), folder, Execution(devices=1)).begin(),
+}
+"""By the kind of an output folder, a function that begins to write one."""
+
+
+@pytest.mark.parametrize(("name", "kind"), MARKS.items())
+@pytest.mark.parametrize("writer", WRITERS)
+def test_nothing_is_written_into_an_output_folder_of_another_kind(tmp_path, name, kind, writer):
+    if kind == writer:
+        pytest.skip("of the same kind")
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path} holds {kind} ({name}); expected a folder of its own")):
+        WRITERS[writer](tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -23,6 +23,11 @@ def test_deep_nesting_is_a_value_error(opening: str, depth: int, kind: type) -> 
         parse_json(text if kind is str else text.encode())
 
 
+def test_a_name_that_occurs_twice_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="an object has the name 'a' 3 times"):
+        parse_json('[{"b": {"a": 1, "c": 2, "a": 3, "a": 1}}]')
+
+
 def test_other_values_are_those_of_the_standard_library() -> None:
     wide = json.dumps([[{"a": [1, None, 2.5, "[{"]}]] * 1000)
     assert parse_json(wide) == json.loads(wide)

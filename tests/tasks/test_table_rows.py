@@ -9,6 +9,7 @@ import sys
 import tempfile
 import types
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 
 import jax
@@ -259,6 +260,31 @@ def test_a_number_is_predicted_in_standard_deviations(tmp_path):
         Run(task=task, model=ModelConfig(inputs=task.inputs, head=Classifier(classes=2)))
 
 
+@pytest.mark.parametrize(("values", "scale"), [
+    ([0.1] * 30, None), ([1e200, 3e200, 2e200] * 10, 1e200), ([1e-310, 3e-310, 2e-310] * 10, 1e-310),
+    ([1e308, -1e308] * 15, 1e308), ([3.0, 1.0, 7.0] * 10, 1.0),
+])  # fmt: skip
+def test_numbers_of_every_size_are_standardised(values, scale, tmp_path):
+    rows = [{"x": value, "label": "ab"[i % 2]} for i, value in enumerate(values)]
+    task = TableRows(path=written(tmp_path, "a.jsonl", rows), numbers=("x",), label="label", **SIZES)
+    column = [row.values["x"] for row in task.row_sides()["training"]]
+    found = np.asarray(task.load().train.inputs)[:, 0, 0]
+    exact = [Fraction(float(value)) for value in column]
+    mean = sum(exact) / len(exact)
+    deviation = (sum((value - mean) ** 2 for value in exact) / len(exact) / Fraction(scale or 1) ** 2) ** 0.5
+    expected = [0.0 if scale is None else float((value - mean) / Fraction(scale)) / deviation for value in exact]
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-12)
+
+
+def test_a_number_beyond_float32_is_refused_with_its_line(tmp_path):
+    rows = [{"x": 1 + i % 3, "label": "ab"[i % 2]} for i in range(30)]
+    (tmp_path / "test.csv").write_text("x,label\n2,a\n1e300,b\n")
+    task = TableRows(path=written(tmp_path, "a.jsonl", rows), test_path=str(tmp_path / "test.csv"), numbers=("x",),
+                     label="label", **SIZES)  # fmt: skip
+    with pytest.raises(UserError, match=r"test.csv, line 3: column 'x' is '1e300'; expected a number nearer to those"):
+        task.load()
+
+
 def test_the_rows_of_a_table_are_divided_and_not_their_inputs(tmp_path):
     task = TableRows(
         path=written(tmp_path, "a.csv"), categories=("author",), label="label", validation_tenths=3, **SIZES
@@ -472,6 +498,8 @@ def test_a_table_needs_columns_and_one_target(changes, message):
     ("a.jsonl", '{"text": "x"}\n', "a.jsonl, line 1 has no field 'label'; it has: text"),
     ("a.jsonl", '{"text": "x", "label": null}\n', "a.jsonl, line 1: column 'label' is empty"),
     ("a.jsonl", '{"text": ["x"], "label": 1}\n', r"line 1: column 'text' is \['x'\]; expected text or a number"),
+    ("a.jsonl", '{"text": "x", "label": NaN}\n', "a.jsonl, line 1: column 'label' is nan; expected a value"),
+    ("a.jsonl", '{"text": "x", "text": "y", "label": 1}\n', "line 1: .* an object has the name 'text' 2 times"),
     ("a.jsonl", 'text,label\n', "a.jsonl, line 1: expected a JSON object, but"),
     ("a.parquet", "PAR1", "a.parquet: expected a Parquet file, but"),
     ("a.json", "[]", r"a.json' is JSON in another format by its name; expected .csv"),
@@ -511,6 +539,11 @@ def test_models_are_checked(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             Run(task=task, model=good.replace(**changes))
+
+
+def test_labels_of_many_digits_are_texts(tmp_path):
+    rows = [{"text": f"text {i}", "label": str(i % 2 + 1) * 5000} for i in range(30)]
+    assert TextLabels(path=written(tmp_path, "a.jsonl", rows), **TEXTS).labels == ("1" * 5000, "2" * 5000)
 
 
 def test_integer_labels_are_in_the_order_of_their_values(tmp_path):
