@@ -167,11 +167,23 @@ class Analysis:
     @property
     def warnings(self) -> list[str]:
         """Limits by which a verdict is less reliable than it says: missing, chosen, forged or damaged results."""
-        return [*self._missing_limits, *self._log_limits, *self._damage_limits]
+        return [*self._missing_limits, *self._recipe_limits, *self._log_limits, *self._damage_limits]
 
     @property
     def _missing_limits(self) -> list[str]:
         return [f"{self.missing} of {len(self.study.trials)} runs are missing."] if self.missing else []
+
+    @property
+    def _recipe_limits(self) -> list[str]:
+        """Rows that are not of the trial whose name they hold; `run` refuses a folder with such rows."""
+        names = self.results.of_another_recipe(self.study.trials)
+        if not names:
+            return []
+        how_many = f"{len(names)} of {len(self.rows)} results"
+        return [
+            f"{how_many} have another recipe or seed than their trial (such as {names[0]}): they were changed by hand, "
+            "or copied from another folder."
+        ]
 
     @property
     def _log_limits(self) -> list[str]:
