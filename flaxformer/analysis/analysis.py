@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from flaxformer.analysis.arms import ArmSummary, divergence_rates, without_value
 from flaxformer.analysis.claim_history import FurtherSeeds, History
-from flaxformer.analysis.declaration_limits import log_limits
+from flaxformer.analysis.declaration_limits import foreign_limits, log_limits
 from flaxformer.analysis.effects import Change, changes
 from flaxformer.analysis.explore import Exploration, explore
 from flaxformer.analysis.former_results import former_arms
@@ -167,28 +167,18 @@ class Analysis:
     @property
     def warnings(self) -> list[str]:
         """Limits by which a verdict is less reliable than it says: missing, chosen, forged or damaged results."""
-        return [*self._missing_limits, *self._recipe_limits, *self._log_limits, *self._damage_limits]
+        return [*self._missing_limits, *self._log_limits, *self._damage_limits]
 
     @property
     def _missing_limits(self) -> list[str]:
         return [f"{self.missing} of {len(self.study.trials)} runs are missing."] if self.missing else []
 
     @property
-    def _recipe_limits(self) -> list[str]:
-        """Rows that are not of the trial whose name they hold; `run` refuses a folder with such rows."""
-        names = self.results.of_another_recipe(self.study.trials)
-        if not names:
-            return []
-        how_many = f"{len(names)} of {len(self.rows)} results"
-        return [
-            f"{how_many} have another recipe or seed than their trial (such as {names[0]}): they were changed by hand, "
-            "or copied from another folder."
-        ]
-
-    @property
     def _log_limits(self) -> list[str]:
         """Seeds that were chosen or left behind, rows that were forged, and faults of the log."""
-        return log_limits([claim.declaration for claim in self.claims], self.further_seeds, self.log, self.log_faults)
+        foreign = foreign_limits(self.results.of_another_recipe(self.study.trials), len(self.rows))
+        declared = [claim.declaration for claim in self.claims]
+        return [*foreign, *log_limits(declared, self.further_seeds, self.log, self.log_faults)]
 
     @property
     def _divergence_limits(self) -> list[str]:

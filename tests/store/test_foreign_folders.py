@@ -145,9 +145,7 @@ def test_rows_of_another_recipe_or_seed_are_a_warning_although_their_digest_fits
     changed = polars.when(is_changed).then(polars.lit(other)).otherwise(polars.col(column)).alias(column)
     records.write_table(path, polars.read_parquet(path).with_columns(changed))
     [warning] = [text for text in analyse(Store(tmp_path)).warnings if "another recipe" in text]
-    assert warning.startswith(
-        "1 of 16 results have another recipe or seed than their trial (such as norm=pre,"
-    )
+    assert warning.startswith("1 of 16 results have another recipe or seed than their trial (such as norm=pre,")
 
 
 def test_the_answer_names_withdrawn_claims_where_none_is_left(tmp_path):
