@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from flaxformer.analysis.arms import ArmSummary, divergence_rates, without_value
 from flaxformer.analysis.claim_history import FurtherSeeds, History
-from flaxformer.analysis.declaration_limits import log_limits
+from flaxformer.analysis.declaration_limits import foreign_limits, log_limits
 from flaxformer.analysis.effects import Change, changes
 from flaxformer.analysis.explore import Exploration, explore
 from flaxformer.analysis.former_results import former_arms
@@ -176,7 +176,9 @@ class Analysis:
     @property
     def _log_limits(self) -> list[str]:
         """Seeds that were chosen or left behind, rows that were forged, and faults of the log."""
-        return log_limits([claim.declaration for claim in self.claims], self.further_seeds, self.log, self.log_faults)
+        foreign = foreign_limits(self.results.of_another_recipe(self.study.trials), len(self.rows))
+        declared = [claim.declaration for claim in self.claims]
+        return [*foreign, *log_limits(declared, self.further_seeds, self.log, self.log_faults)]
 
     @property
     def _divergence_limits(self) -> list[str]:

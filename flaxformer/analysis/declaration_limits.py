@@ -48,3 +48,18 @@ def verification(event: Verification) -> str:
     names = [*list(different)[:MOST_NAMED], *(["others"] if len(different) > MOST_NAMED else [])]
     verb = "differs" if len(different) == 1 else "differ"
     return f"{tried} by the code {event.source}: {len(different)} {verb} ({join_words(names)})"
+
+
+def foreign_limits(names: Sequence[str], results: int) -> list[str]:
+    """Return a sentence on results that are not of the trial whose name they hold; `run` refuses a folder with one.
+
+    Args:
+      names: their trials.
+      results: number of all results.
+    """
+    if not names:
+        return []
+    return [
+        f"{len(names)} of {results} results have another recipe or seed than their trial (such as {names[0]}): they "
+        "were changed by hand, or copied from another folder."
+    ]

@@ -10,6 +10,7 @@ import polars as pl
 from flaxformer.statistics.finite import finite
 from flaxformer.store import columns
 from flaxformer.store.columns import NUMBER
+from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.store.rows import CURVE, Row
 from flaxformer.store.store import Store
 from flaxformer.study.divergence import LOSS, curve_of, has_score, is_diverged, may_have_diverged, on_validation, score
@@ -55,6 +56,16 @@ class TrialResults:
         if name not in self._columns:
             self._columns[name] = self.numbers(name).to_list()
         return self._columns[name]
+
+    def of_another_recipe(self, trials: Sequence[DeclaredTrial]) -> list[str]:
+        """Names of the trials whose result holds another fingerprint or seed than the trial."""
+        rows = self.table["trial", "seed", "fingerprint"].rows()
+        expected = {trial.trial: (trial.seed, trial.fingerprint) for trial in trials}
+        return [
+            name
+            for name, seed, fingerprint in rows
+            if seed is not None and (seed, fingerprint or expected[name][1]) != expected[name]
+        ]
 
     @property
     def metrics(self) -> list[str]:

@@ -25,7 +25,7 @@ from flaxformer.model.prompt import check_prompt, check_prompt_chunk
 from flaxformer.model.sampling import Sampling, sample
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.widen import widen
-from flaxformer.system.errors import UserError
+from flaxformer.system.errors import UserError, did_you_mean
 
 CAPACITY_MULTIPLE = 32
 """Divisor of the capacity of a cache, so that similar lengths share a compiled loop."""
@@ -155,7 +155,16 @@ def stream(
 
 
 def prefix_inputs_of(settings: PromptSettings, kind: type[PromptSettings]) -> PrefixInputs:
-    """Return the arguments that are not settings of decoding: those of the encoder, and unknown ones."""
+    """Return the arguments that are not settings of decoding: those of the encoder.
+
+    Raises:
+      UserError: an argument is unknown.
+    """
+    known = list(kind.__annotations__)
+    for name in settings.keys() - known:
+        if name in Sampling.__annotations__ and "sampling" in known:
+            raise UserError(f"unknown argument '{name}'; expected sampling=Sampling({name}=…)")
+        raise UserError(f"unknown argument '{name}'{did_you_mean(name, known)}")
     names = kind.__annotations__.keys() - PrefixInputs.__annotations__.keys()
     return cast(PrefixInputs, {name: value for name, value in settings.items() if name not in names})
 

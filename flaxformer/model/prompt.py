@@ -23,8 +23,6 @@ def check_prompt(
     """
     if config.inputs.reads != "tokens" or config.head.predicts != "tokens":
         raise UserError(f"inputs are {config.inputs} and head is {config.head}; expected Tokens() and LanguageModel()")
-    if unknown := set(prefix_inputs) - set(PrefixInputs.__annotations__):
-        raise UserError(f"given are {sorted(unknown)}; expected only {', '.join(PrefixInputs.__annotations__)}")
     tokens = np.asarray(prompt)
     if tokens.ndim != 2 or 0 in tokens.shape:
         raise UserError(f"prompt has shape {tokens.shape}; expected [batch, length] with at least one token")

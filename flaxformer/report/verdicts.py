@@ -150,12 +150,13 @@ def verdict(analysis: Analysis) -> str:
     Missing runs come first.
     """
     missing = f"With {count_of(analysis.missing, 'run')} missing: " if analysis.missing else ""
-    further = f" {analysis.further_seeds}." if analysis.further_seeds.sets else ""
+    further = "".join(f" Withdrawn after its data: {_finding_of(claim)}." for claim in analysis.withdrawn)
+    further += f" {analysis.further_seeds}." if analysis.further_seeds.sets else ""
     if analysis.claims:
-        return answer(analysis.claims) + missing + _verdict_of_claims(analysis.claims, analysis.withdrawn) + further
+        return answer(analysis.claims) + missing + _verdict_of_claims(analysis.claims) + further
     if analysis.sweeps:
         return missing + " ".join(map(_answer, analysis.sweeps, itertools.repeat(analysis.study))) + further
-    return f"{missing}No claim was declared; the tables have the results.{further}"
+    return f"{missing}No claim is declared; the tables have the results.{further}"
 
 
 def answer(claims: Sequence[JudgedClaim]) -> str:
@@ -173,12 +174,11 @@ def _but(claim: JudgedClaim) -> str:
     return f"But {direction(claim)}." if direction(claim) else ""
 
 
-def _verdict_of_claims(claims: Sequence[JudgedClaim], withdrawn: Sequence[JudgedClaim]) -> str:
-    """A single claim's verdict, or how many claims are supported and which are not; then those that confirm nothing."""
+def _verdict_of_claims(claims: Sequence[JudgedClaim]) -> str:
+    """A single claim's verdict, or how many claims are supported and which are not; then the exploratory ones."""
     confirmatory, exploratory = ([c for c in claims if c.is_exploratory is kind] for kind in (False, True))
     sentences = [_verdict_of_family(confirmatory)] if confirmatory else ["No claim was declared before its data."]
     sentences += [f"Exploratory, declared after its data: {_finding_of(claim)}." for claim in exploratory]
-    sentences += [f"Withdrawn after its data: {_finding_of(claim)}." for claim in withdrawn]
     return " ".join(sentences)
 
 

@@ -5,7 +5,6 @@ that diverged in training counts with its metric before training.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence
 
 from flaxformer.system.wording import count_of
@@ -14,9 +13,13 @@ MOST_LISTED = 12
 """Largest number of seeds that a sentence names, and of such sentences in a report."""
 
 
+LARGEST = 1e100
+"""Largest size of a score: squares and cubes of larger differences overflow, so that they count as infinite."""
+
+
 def finite(value: object) -> float | None:
-    """Return a number as a float; None if it is not finite, or is not a number."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    """Return a number as a float; None if it is not finite, or beyond `LARGEST`, or is not a number."""
+    return float(value) if isinstance(value, int | float) and -LARGEST <= value <= LARGEST else None
 
 
 def finite_values(values: Iterable[object]) -> list[float]:

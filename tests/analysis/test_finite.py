@@ -27,7 +27,7 @@ from flaxformer.study.divergence import CountedRow, curve_of, score
 from flaxformer.study.plan import declaration
 from flaxformer.system.errors import UserError
 
-NOT_FINITE = [math.nan, math.inf, -math.inf]
+NOT_FINITE = [math.nan, math.inf, -math.inf, 1e101]
 LOST = (3, 5)
 HIGHER = Claim("high is higher than low", higher={"rate": "high"}, than={"rate": "low"})
 SENTENCE = "2 of 8 seeds have no finite value of score: seeds 3, 5"

@@ -4,6 +4,7 @@ import io
 import json
 import re
 
+import polars
 import pytest
 from ledger.ledgers import START, ledger
 from rich.console import Console
@@ -19,6 +20,7 @@ from flaxformer.report.write import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.runner.probes import run_probe
+from flaxformer.store import records
 from flaxformer.store.places import JOB, LEDGER, MARKS, STUDY
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
@@ -132,6 +134,24 @@ def test_differing_results_of_one_trial_are_reported_for_good(tmp_path):
     console = Console(width=80, record=True, file=io.StringIO())
     terminal.show(console, analyse(Store(tmp_path)))
     assert "training is not deterministic" in " ".join(console.export_text().split())
+
+
+@pytest.mark.parametrize(("column", "other"), [("fingerprint", "0" * 16), ("seed", 7)])
+def test_rows_of_another_recipe_or_seed_are_a_warning_although_their_digest_fits(tmp_path, column, other):
+    store = filled(tmp_path)
+    assert not [text for text in analyse(store).warnings if "another recipe" in text]
+    [path] = store.groups.glob("*.parquet")
+    is_changed = polars.col("trial") == "norm=pre,rate=low,seed=2"
+    changed = polars.when(is_changed).then(polars.lit(other)).otherwise(polars.col(column)).alias(column)
+    records.write_table(path, polars.read_parquet(path).with_columns(changed))
+    [warning] = [text for text in analyse(Store(tmp_path)).warnings if "another recipe" in text]
+    assert warning.startswith("1 of 16 results have another recipe or seed than their trial (such as norm=pre,")
+
+
+def test_the_answer_names_withdrawn_claims_where_none_is_left(tmp_path):
+    filled(tmp_path)
+    answer = document(analyse(filled(tmp_path, claims=()))).answer
+    assert answer.startswith("No claim is declared; the tables have the results. Withdrawn after its data: high is")
 
 
 WRITERS = {
