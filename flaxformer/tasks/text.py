@@ -1,6 +1,7 @@
 """Language modelling: predict each token of a text, a byte or a tokenizer's token, from the tokens before it."""
 
 import functools
+import math
 from types import ModuleType
 from typing import ClassVar
 
@@ -72,6 +73,15 @@ class TokenTask(Task):
         return Overlap(
             len(is_in_training), int(is_in_training.sum()), min(train.size, COUNTED) if train.size > COUNTED else None
         )
+
+    def notes(self) -> list[str]:
+        size, count = self.checked_tokens()[1].size, math.prod(self.evaluation_shape)
+        apart = (size - 1) // self.length
+        overlapping = (
+            f"The {count:,} evaluation windows overlap: a validation text of {size:,} {self.unit} has {apart:,} of "
+            f"{self.length:,} targets that share none, so that standard errors over windows are too small."
+        )
+        return [*super().notes(), *([overlapping] if count > apart else [])]
 
     def training_tokens(self, tokenizer: str | None) -> list[np.ndarray]:
         """Return the first 2²⁴ training tokens; none if they are those of another tokenizer."""

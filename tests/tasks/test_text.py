@@ -30,6 +30,16 @@ def test_windows_are_from_one_side_of_the_text(files):
             assert window in side.tobytes()
 
 
+@pytest.mark.parametrize("batches", [1, 2, 3, 5, 8, 40])
+def test_evaluation_windows_that_share_targets_are_said(files, batches):
+    task = TextFiles(path=str(files / "text.txt"), length=11, batch_size=1, evaluation_batches=batches)
+    size = task.corpus().validation.size
+    starts = np.linspace(0, size - 12, batches).astype(int)
+    scored = [target for start in starts for target in range(start + 1, start + 12)]
+    [*said] = [note for note in task.notes() if "standard errors over windows are too small" in note]
+    assert len(said) == (len(set(scored)) < len(scored))
+
+
 @pytest.mark.parametrize("tokenizer", [None, "one.json"])
 def test_the_training_text_can_be_cut_and_the_evaluation_sets_stay(files, tokenizer):
     path = None if tokenizer is None else str(files / tokenizer)
