@@ -9,22 +9,25 @@ here over four rates from 2^-7 to 2^-1, each four times the one before, at each 
 query-key norm (LayerNorm of queries and keys, with weights). A diverged run counts with the loss before training, which
 is also the paper's rule.
 
-Published: without query-key norm, the sensitivity grows with the size and the loss diverges at high learning rates;
-    with it, the sensitivity is lower (abstract and section 2, checked in a copy of the paper and in notes that quote
-    it; the numbers of figure 1 were not).
+Published: at high learning rates, the growth of attention's logits harms small models too, and query-key norm, which
+    prevents it, lowers the sensitivity (abstract, checked in a copy of the paper, and section 2, in notes that quote
+    it); without it, the sensitivity grows with the size (figure 1, not checked).
 Differences: widths of 16, 32 and 64 with 2 layers rather than 10M to 1.2B weights; 120 steps of 256 bytes of the source
     code of the Python standard library, of which 10 are warm-up, rather than 100,000 steps with 5,000; rates from 0.008
     to 0.5 rather than 0.0003 to 0.3; no weight decay. As published: a cosine, β2 = 0.95, clipping at 1, and z-loss with
     weight 1e-4.
-Pilot: seed 100, 150 steps, with 2^-9 as a further rate. At width 64 and a rate of 2^-3, the loss is 2.89
-    without query-key norm and 2.78 with it; the sensitivities over five rates are 0.18, 0.20 and 0.31
-    without it and 0.21, 0.18 and 0.28 with it at widths 16, 32 and 64, so that width 16 does not agree and a claim is
-    about the mean. The lowest rate was left out, since it adds the same excess to both; steps were reduced for their
-    cost. An earlier form of this study, at one width of 32, ten rates and 200 steps, with neither clipping nor z-loss,
+Pilot: seed 100, 150 steps, with 2^-9 as a further rate. At width 64 and a rate of 2^-3, the loss is 2.89 without
+    query-key norm and 2.78 with it; the sensitivities over five rates are 0.18, 0.20 and 0.31 without it and 0.21, 0.18
+    and 0.28 with it at widths 16, 32 and 64, so that width 16 does not agree and a claim is about the mean. The lowest
+    rate was left out, since it adds the same excess to both; steps were reduced for their cost. An earlier form of this study, at one width of 32, ten rates and 200 steps, with neither clipping nor z-loss,
     had 0.288 without and 0.233 with query-key norm at seeds 0 to 7, lower by 0.055 (0.034 to 0.069); z-loss lowered it
     by 0.014 (-0.004 to 0.029), which was inconclusive.
 Command: flaxformer run experiments/published/rate_sensitivity.py
 Cost: 144 runs in 6 compiled programs, about 2 minutes on 2 idle CPU cores.
+Result: the first two claims supported, the third inconclusive, at seeds 0 to 5. Query-key norm lowers the sensitivity
+    from 0.208 to 0.181 on average, by 0.027 (0.015 to 0.061), and from 0.326 to 0.281 at width 64. The sensitivity
+    grows with the width with and without it: by 0.166 with it and 0.207 without it from width 16 to 64, a difference
+    that six seeds do not tell from 0 (-0.007 to 0.086). No run diverged.
 """
 
 from collections.abc import Mapping

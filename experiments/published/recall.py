@@ -1,7 +1,7 @@
 """Which mixers recall several keys at a width at which attention does?
 
-Arora et al. 2023, "Zoology: Measuring and improving recall in efficient language models" (arXiv 2312.04927), ask for the
-values of several keys of a sequence (MQAR). In figure 2, attention answers at a width of 64 for every length; gated
+Arora et al. 2023, "Zoology: Measuring and improving recall in efficient language models" (arXiv 2312.04927), ask for
+the values of several keys of a sequence (MQAR). In figure 2, attention answers at a width of 64 for every length; gated
 convolutions need a width that grows with the length.
 
 Published: attention solves the task at a constant width; gated convolutions need one that grows with the length
