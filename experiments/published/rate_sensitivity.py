@@ -26,7 +26,7 @@ Command: flaxformer run experiments/published/rate_sensitivity.py
 Cost: 144 runs in 6 compiled programs, about 2 minutes on 2 idle CPU cores.
 Result: the first two claims supported, the third inconclusive, at seeds 0 to 5. Query-key norm lowers the sensitivity
     from 0.208 to 0.181 on average, by 0.027 (0.015 to 0.061), and from 0.326 to 0.281 at width 64. The sensitivity
-    grows with the width with and without it: by 0.166 with it and 0.207 without it from width 16 to 64, a difference
+    grows with the width with and without it: by 0.165 with it and 0.207 without it from width 16 to 64, a difference
     that six seeds do not tell from 0 (-0.007 to 0.086). No run diverged.
 """
 
