@@ -17,6 +17,11 @@ Pilot: seed 100, in this setting, the first that was tried. At rates of 0.001 an
     post-norm. The margins are about half of the gain of post-norm and three times that of pre-norm.
 Command: flaxformer run experiments/published/warm_up.py
 Cost: 64 runs in 2 compiled programs, about 2 minutes on 2 idle CPU cores.
+Result: three of four claims supported and the first inconclusive, at seeds 0 to 7. Warm-up lowers the loss of post-norm
+    by 0.078 nats (0.034 to 0.139) and that of pre-norm by 0.011 (0.007 to 0.018, 90 %): post-norm gains at every seed,
+    but by less than the claimed 0.05 at three of them. With both learning rates at their better one, a lower rate
+    replaces a part of the warm-up: at 0.003 alone, warm-up lowers the mean loss of post-norm from 3.02 to 2.81, and
+    without it 0.001 gives 2.87. Pre-norm without warm-up, 2.50, is better than post-norm with it, 2.79.
 """
 
 from collections.abc import Mapping
