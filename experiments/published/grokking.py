@@ -64,7 +64,7 @@ def derive(rows: Mapping[str, Row]) -> dict[str, float]:
     numbers = {}
     for label in ARMS:
         row = rows[f"arm={label}"]
-        known, generalised = (reached(row, f"{name}_accuracy_curve") for name in ("training", "validation"))
+        known, generalised = (reached(row, f"{name}_curve") for name in ("training accuracy", "validation_accuracy"))
         numbers |= {f"fitted with {label}": float(known), f"delay of {label}": float(generalised - known)}
     return numbers
 
