@@ -14,9 +14,11 @@ Differences: addition modulo 43 rather than 97; one pre-norm layer of width 64 r
     1e-8, for steadier late training; embeddings do not decay; 2,000 steps rather than 10^5 or more.
 Pilot: seed 100. With a rate of 0.003 and an epsilon of 1e-8 or of 0.001 and a decay of 3, accuracies fell to near 0
     every few hundred steps. In this setting, the training sums take 350 steps, with stronger decay 500, and the others
-    950; 700 with stronger decay, 1,200 with less data, and more than 2,000 with weaker decay.
+    950; 700 with stronger decay, 1,200 with less data, and more than 2,000 with weaker decay. The runs at seeds 0 to 7
+    were made with an error in `derive`, which had to be corrected after them, so that their verdicts are exploratory;
+    the same rule is declared again for seeds 8 to 13.
 Command: flaxformer run experiments/published/grokking.py
-Cost: 32 runs in 2 compiled programs, about 3 minutes on 2 idle CPU cores.
+Cost: 24 runs in 2 compiled programs, about 3 minutes on 2 idle CPU cores.
 """
 
 from collections.abc import Mapping
@@ -90,7 +92,7 @@ study = Study(
         training=Training(steps=2000, evaluate_every=50),
     ),
     axes=[Points("arm", ARMS)],
-    seeds=range(8),
+    seeds=range(8, 14),
     metric="validation_accuracy",
     goal="higher",
     measure=measure,
