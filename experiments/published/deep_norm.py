@@ -15,6 +15,9 @@ Pilot: seed 100. At a rate of 0.005, and 40 steps of warm-up, neither learned mo
     were trained at seeds from 0 on; they were deleted unread.
 Command: flaxformer run experiments/published/deep_norm.py
 Cost: 18 runs in 3 compiled programs, about 3 minutes on 2 idle CPU cores.
+Result: all four claims supported at seeds 0 to 5. With 100 layers, post-norm ends at 3.175 nats (3.174 to 3.176), the
+    loss of predicting the frequencies of bytes, and DeepNorm at 2.67 (2.63 to 2.74), lower by 0.50 (0.44 to 0.54).
+    Post-norm with 4 layers has 2.81. No run diverged: here post-norm does not learn, rather than diverge.
 """
 
 from flaxformer import (
