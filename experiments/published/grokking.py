@@ -19,6 +19,11 @@ Pilot: seed 100. With a rate of 0.003 and an epsilon of 1e-8 or of 0.001 and a d
     the same rule is declared again for seeds 8 to 13.
 Command: flaxformer run experiments/published/grokking.py
 Cost: 24 runs in 2 compiled programs, about 3 minutes on 2 idle CPU cores.
+Result: three of four claims supported, the last inconclusive, at seeds 8 to 13. The training sums are known after 292
+    steps on average, and the others 667 steps later (492 to 1,074); 1,683 with a third of the weight decay, or more,
+    since no run knew them within 2,000 steps; 233 with twice the weight decay; and 1,017 with less data, longer by 350
+    (-48 to 768): at four of six seeds longer, at one equal and at one shorter. At seeds 0 to 7, where the verdicts are
+    exploratory, the delays are 844, 1,694, 375 and 1,106, the last longer by 262 (23 to 599).
 """
 
 from collections.abc import Mapping
