@@ -68,7 +68,7 @@ def reached(row: Row, curve: str) -> int:
 
 def derive(rows: Mapping[str, Row]) -> dict[str, float]:
     """Steps until the training sums are known and from there until the others are, per arm."""
-    numbers = {}
+    numbers: dict[str, float] = {}
     for label in ARMS:
         row = rows[f"arm={label}"]
         known, generalised = (reached(row, f"{name}_curve") for name in ("training accuracy", "validation_accuracy"))

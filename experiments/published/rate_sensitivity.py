@@ -67,7 +67,7 @@ def sensitivity(rows: Mapping[str, Row], norm: str, width: str) -> float:
 
 def derive(rows: Mapping[str, Row]) -> dict[str, float]:
     """Return the sensitivity of each norm and width, their means over widths, and how they grow with the width."""
-    numbers = {}
+    numbers: dict[str, float] = {}
     for norm in NORMS:
         at = {width: sensitivity(rows, norm, width) for width in WIDTHS}
         numbers |= {f"sensitivity {norm} norm at width {width}": value for width, value in at.items()}

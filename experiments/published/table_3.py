@@ -50,7 +50,7 @@ def heads(number: int, keys: int, values: int) -> dict[str, object]:
     return {"model.attention": Attention(heads=number, d_head=keys, d_value=values)}
 
 
-ROWS = {
+ROWS: dict[str, dict[str, object]] = {
     "base": {},
     "A: 1 head": heads(1, 64, 64),
     "A: 16 heads": heads(16, 4, 4),

@@ -50,7 +50,7 @@ WARM_UPS = {"none": 0, "100": 100}
 
 def derive(rows: Mapping[str, Row]) -> dict[str, float]:
     """Return the loss of each norm at its best rate, with and without warm-up, and the gain of the warm-up."""
-    numbers = {}
+    numbers: dict[str, float] = {}
     for norm in NORMS:
         for warm_up in WARM_UPS:
             numbers[f"{norm}-norm, warm-up {warm_up}"] = min(

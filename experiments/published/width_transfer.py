@@ -65,7 +65,7 @@ PARAMETRIZATIONS = {"standard": Parametrization(), "mup": MuP(base_width=BASE)}
 
 def derive(rows: Mapping[str, Row]) -> dict[str, float]:
     """Slope of ln(best rate) against ln(width), best rates in powers of 2, and transfer per parametrization."""
-    numbers = {}
+    numbers: dict[str, float] = {}
     for name in PARAMETRIZATIONS:
         losses = {
             width: {
