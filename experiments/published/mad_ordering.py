@@ -60,7 +60,7 @@ PUBLISHED = {
 
 def derive(rows: Mapping[str, Row]) -> dict[str, float]:
     """Accuracies by task and mixer, and the rank correlation with the published ones per task."""
-    numbers = {}
+    numbers: dict[str, float] = {}
     for task, published in PUBLISHED.items():
         accuracies = {mixer: rows[f"mixer={mixer},task={task}"]["validation_accuracy"] for mixer in MIXERS}
         numbers |= {f"{mixer} on {task}": value for mixer, value in accuracies.items()}
