@@ -16,6 +16,10 @@ Pilot: seed 100, in this setting, the first that was tried. Accuracies on recall
     was expected to be open.
 Command: flaxformer run experiments/published/mad_ordering.py
 Cost: 48 runs in 8 compiled programs, about 5 minutes on 2 idle CPU cores.
+Result: five of eight claims supported, three inconclusive, at seeds 0 to 5. Accuracies on recall: attention 1.00,
+    DeltaNet 1.00, Hyena 0.51 and GLA 0.34, a rank correlation of 0.89 (0.78 to 1.02); on copying: 0.81, 0.61, 0.59 and
+    0.35, with 0.63 (-0.22 to 0.91). A likely reason on copying, which was not tested: after 400 steps no mixer has
+    learned to copy, so that the order is one of speeds of learning, and attention's accuracy varies between seeds.
 """
 
 from collections.abc import Mapping
