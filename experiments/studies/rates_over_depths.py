@@ -3,7 +3,8 @@
 A byte model of width 16 is trained at four depths and eight learning rates, under three parametrizations: the standard
 one with pre-norm, CompleteP (Dey et al. 2025) and depth-μP (Yang et al. 2024). The width is the base width, at which μP
 without depth scaling is the standard parametrization; at 2 layers, the base depth, all three are equal. At each seed
-and depth, the best rate is the minimum of a parabola in ln(rate), as in rates_over_widths.py. The numbers of a seed:
+and depth, the best rate is the minimum of a parabola in ln(rate), as in ../published/width_transfer.py. The numbers of
+a seed:
 
 - slope: that of ln(best rate) against ln(layers), 0 if the rate of 2 layers can be kept;
 - transferred loss: the loss of 16 layers at the rate that was best, of those tried, for 2 layers;
@@ -16,8 +17,9 @@ Pilot (seeds 100 and 101, 2 and 16 layers, rates from 2^-8 to 2^-2): the best ra
 at 2 layers; at 16 layers, they are 2^-7 under the standard parametrization, whose loss depends little on the rate (2.78
 to 3.00), 2^-4 to 2^-6 under CompleteP (2.57), and 2^-4 under depth-μP (2.51). The slopes of the two seeds are -0.5 on
 average, 0.1 and 0.36; the transfer cost of CompleteP is 0.01. An earlier pilot with batches of 8 was noisier. The
-thresholds of the slopes are those of rates_over_widths.py, which come from the question; that of the transfer cost, the
-fourth claim, the batches and the range of rates were chosen by the pilots. Depth-μP is reported without a claim.
+thresholds of the slopes are those of an earlier form of width_transfer.py, which come from the question; that of the
+transfer cost, the fourth claim, the batches and the range of rates were chosen by the pilots. Depth-μP is reported
+without a claim.
 
 Published: under CompleteP the best learning rate of a shallow model is also that of a deep one (Dey et al. 2025, arXiv
     2505.01618).
