@@ -13,6 +13,7 @@ system of size d_key per token and head.
 Verified: the recurrence with the inverse matrix, token by token, in NumPy in float64, and its finite differences.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -96,9 +97,10 @@ class MesaNet(TokenMixer):
         after["keys"], after["values"] = jnp.split(memory, 2, axis=-1)
         keys, values = jnp.split(jnp.moveaxis(memories, 0, x.ndim - 2), 2, axis=-1)  # [*batch, T, N, d, d]
         ridge = LOWEST + jax.nn.softplus(weights.ridge)
-        factor = jnp.linalg.cholesky(keys + ridge[..., None] * jnp.eye(ridge.shape[-1]))
-        solved = jax.scipy.linalg.cho_solve((factor, True), maps["query"][..., None])
-        y = (jnp.swapaxes(values, -1, -2) @ solved)[..., 0]
+        system = keys + ridge[..., None] * jnp.eye(ridge.shape[-1])
+        solve = functools.partial(jax.scipy.linalg.solve, assume_a="pos")
+        solved = jnp.vectorize(solve, signature="(d,d),(d)->(d)")(system, maps["query"])
+        y = (solved[..., None, :] @ values)[..., 0, :]
         y = rms_norm(y, epsilon=1e-5) * weights.gain
         return linear(y.astype(x.dtype), weights.out, contract=2), after
 

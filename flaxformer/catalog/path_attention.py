@@ -24,6 +24,7 @@ from flaxformer import Attention, Context, KeysValues, NoPositions, param, stati
 from flaxformer.nn import Mask
 from flaxformer.nn.linear import linear
 from flaxformer.nn.linear_recurrence import normalize_length, short_convolution
+from flaxformer.nn.triangular import solve_unit_lower
 
 
 class PathAttention(Attention):
@@ -88,7 +89,7 @@ class PathAttention(Attention):
         beta = jnp.where(exists[..., None, None], 2 * jax.nn.sigmoid(strength), 0)
         rows = jnp.moveaxis(beta * w, -2, -3)  # [*batch, K, S, H]
         below = [jnp.tril(rows @ jnp.moveaxis(x, -3, -1), -1) for x in (w, key)]
-        u = jax.lax.linalg.triangular_solve(below[0], below[1], left_side=True, lower=True, unit_diagonal=True)
+        u = solve_unit_lower(below[0], below[1])
         u = jnp.repeat(u, query.shape[-2] // key.shape[-2], axis=-3)
         plain, along = (super(PathAttention, self).logits(weights, query, x, mask, None, scale) for x in (key, w))
         result = plain - jnp.where(allowed[..., None, :, :], along, 0) @ u

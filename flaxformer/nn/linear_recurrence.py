@@ -6,9 +6,9 @@ neither changes at padding.
 
 import jax
 import jax.numpy as jnp
-from jax.lax.linalg import triangular_solve
 from jaxtyping import Array, Bool, Float
 
+from flaxformer.nn.triangular import solve_unit_lower
 from flaxformer.nn.widen import widen
 
 
@@ -89,7 +89,7 @@ def _chunk(state: Float[Array, "*batch N d_k d_v"], tokens: list[Array]) -> tupl
         a, b = update
         before = total - log_decay
         u = (a * jnp.exp(before)) @ state + scores(a, key, before, strict) @ value
-        u = triangular_solve(-scores(a, b, before, strict), u, left_side=True, lower=True, unit_diagonal=True)
+        u = solve_unit_lower(-scores(a, b, before, strict), u)
         y += scores(query, b, total, last) @ u
         after += jnp.matrix_transpose(b * jnp.exp(end - total)) @ u
     return after, y
