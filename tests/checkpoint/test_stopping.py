@@ -12,7 +12,8 @@ from flaxformer.checkpoint.stopping import Stop
 from flaxformer.system.interrupts import SIGNALS
 
 CHILD = f"""
-import runpy, time
+import runpy, signal, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
 stop_on_signals = runpy.run_path({sys.modules[Stop.__module__].__file__!r})["stop_on_signals"]
 with stop_on_signals() as stop:
     print("ready", flush=True)

@@ -31,13 +31,13 @@ def test_windows_are_from_one_side_of_the_text(files):
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3, 5, 8, 40])
-def test_evaluation_windows_that_share_targets_are_said(files, batches):
+def test_notes_say_that_evaluation_windows_overlap(files, batches):
     task = TextFiles(path=str(files / "text.txt"), length=11, batch_size=1, evaluation_batches=batches)
     size = task.corpus().validation.size
     starts = np.linspace(0, size - 12, batches).astype(int)
     scored = [target for start in starts for target in range(start + 1, start + 12)]
-    [*said] = [note for note in task.notes() if "standard errors over windows are too small" in note]
-    assert len(said) == (len(set(scored)) < len(scored))
+    notes = [note for note in task.notes() if "standard errors over windows are too small" in note]
+    assert len(notes) == (len(set(scored)) < len(scored))
 
 
 @pytest.mark.parametrize("tokenizer", [None, "one.json"])
