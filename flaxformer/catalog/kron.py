@@ -22,6 +22,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from flaxformer import Optimizer, leaf, weight_axes
+from flaxformer.nn.triangular import solve_unit_lower
 
 MOST = 1.1
 """Largest root mean square of an update."""
@@ -90,7 +91,7 @@ class Kron(Optimizer):
     def fitted(self, g: Float[Array, "*stacked m n"], left: Array, right: Array) -> tuple[Array, Array]:
         """Return Q_L and Q_R after a step towards white gradients, with entries of the same largest size."""
         damping = jnp.square(jnp.abs(g).mean((-1, -2), keepdims=True)) * jnp.finfo(jnp.float32).eps
-        inverses = [jax.scipy.linalg.solve_triangular(q, eye_like(q)) for q in (left, right)]
+        inverses = [inverse_of_upper(q) for q in (left, right)]
         sides = []
         for q, other, q_inverse, other_inverse, h in (
             (left, right, *inverses, g),
@@ -104,6 +105,12 @@ class Kron(Optimizer):
         largest = [jnp.abs(q).max((-1, -2), keepdims=True) for q in sides]
         mean = jnp.sqrt(largest[0] * largest[1])
         return sides[0] * mean / largest[0], sides[1] * mean / largest[1]
+
+
+def inverse_of_upper(q: Float[Array, "*stacked n n"]) -> Float[Array, "*stacked n n"]:
+    """Return the inverses of upper triangular matrices: (D⁻¹ Qᵀ) X = D⁻¹ with their diagonals D, transposed."""
+    diagonal = jnp.diagonal(q, axis1=-2, axis2=-1)[..., None]
+    return solve_unit_lower(q.mT / diagonal, eye_like(q) / diagonal).mT
 
 
 def eye_like(q: Float[Array, "*stacked n n"]) -> Float[Array, "*stacked n n"]:

@@ -1,7 +1,7 @@
 """Budgets of a run: time on a device, tokens or FLOPs, as a number of steps; and candidates at equal seconds.
 
 Seconds are measured and therefore follow from no config. The numbers of steps that they give are written to the
-ledger's log, and hold for every process and device that goes on with it.
+ledger's log, and hold for every process and device that resumes it.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Self
 import jax
 
 from flaxformer.core.paths import replace_at
-from flaxformer.study.equal_cost import STEPS, changes_of_steps
+from flaxformer.study.equal_cost import EVALUATE_EVERY, STEPS, changes_of_steps
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import duration, with_prefix
 from flaxformer.training.compiled_run import CompiledRun
@@ -72,7 +72,7 @@ class EqualSeconds:
     Beside `study.equal_cost.EqualCost`, whose costs follow from configs alone.
 
     Args:
-      tolerance: largest relative difference in time per step that is left as it is.
+      tolerance: largest relative difference in the time of training that is left as it is.
     """
 
     quantity: str = "seconds"
@@ -101,14 +101,14 @@ def with_budget(run: Run, text: str) -> Run:
 def equal_seconds(best: Run, candidate: Run, tolerance: float) -> dict[str, int]:
     """Return the fields, with their values, by which a candidate trains for as long as the best recipe.
 
-    Nothing where both have one program, or times per step that differ by at most the tolerance.
+    Nothing where these times differ by at most the tolerance; recipes with one program take equal times per step.
 
     Raises:
       UserError: the candidate is too slow for a step between two evaluations.
     """
-    if len({jax.tree.structure(run) for run in (best, candidate)}) == 1:
-        return {}
-    seconds = seconds_per_step([best, candidate])
+    one_step = [replace_at(run, {STEPS: 1, EVALUATE_EVERY: None}) for run in (best, candidate)]
+    is_same_program = len({*map(jax.tree.structure, one_step)}) == 1
+    seconds = [1.0, 1.0] if is_same_program else seconds_per_step([best, candidate])
     steps = best.training.steps * seconds[0] / seconds[1]
     if abs(steps / candidate.training.steps - 1) <= tolerance:
         return {}

@@ -10,6 +10,7 @@ from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.improve import OpenLedger
 from flaxformer.runner.execution import Execution
 from flaxformer.study.equal_cost import changes_of_steps
+from flaxformer.system.errors import UserError
 
 
 def open_ledger(
@@ -27,15 +28,18 @@ def open_ledger(
       budget: budget of a run, in place of the declared one.
 
     Raises:
-      UserError: the text of the budget, or one that allows no step.
+      UserError: the text of the budget, one that allows no step, or another one than that of a ledger that has begun.
     """
     entries, _ = log.read(root)
     begun = entries[0] if entries and isinstance(entries[0], log.Begun) else None
     budget = budget or ledger.budget or ("" if begun is None else begun.budget)
+    if begun is not None and begun.budget != budget:
+        raise UserError(
+            f"{root} holds a ledger with another declaration: budget: '{begun.budget}' -> '{budget}'; expected the "
+            "same one, or another --output"
+        )
     if budget:
-        if begun is not None and begun.budget == budget:
-            start = replace_at(ledger.start, changes_of_steps(ledger.start, begun.steps))
-        else:
-            start = with_budget(ledger.start, budget)
+        run = ledger.start
+        start = with_budget(run, budget) if begun is None else replace_at(run, changes_of_steps(run, begun.steps))
         ledger = dataclasses.replace(ledger, start=start, budget=budget)
     return OpenLedger(ledger, root, execution, trust_code)

@@ -33,14 +33,7 @@ def _inverse(below: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     if size <= 2:
         return jnp.broadcast_to(jnp.eye(size, dtype=below.dtype), below.shape) - below  # its square is 0
     half = size // 2
-    first, second = jnp.moveaxis(
-        _inverse(jnp.stack([below[..., :half, :half], below[..., half:, half:]], axis=-3)), -3, 0
-    )
+    first, second = _inverse(jnp.stack([below[..., :half, :half], below[..., half:, half:]]))
     corner = -(second @ below[..., half:, :half] @ first)
-    return jnp.concatenate(
-        [
-            jnp.concatenate([first, jnp.zeros_like(first)], axis=-1),
-            jnp.concatenate([corner, second], axis=-1),
-        ],
-        axis=-2,
-    )
+    upper = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
+    return jnp.concatenate([upper, jnp.concatenate([corner, second], axis=-1)], axis=-2)

@@ -90,7 +90,9 @@ def test_a_candidate_trains_for_as_long_as_the_best_recipe(clock):
     assert equal_seconds(wider, START, 0.05) == {"training.steps": 9}
     assert equal_seconds(START, wider, 0.5) == {}  # within the tolerance
     assert equal_seconds(START, override(START, ["optimizer.learning_rate=1"]), 0.05) == {}
-    assert len(clock) == 3  # numbers alone have one program, which is not timed
+    longer = override(START, ["optimizer.learning_rate=1", "training.steps=12"])
+    assert equal_seconds(START, longer, 0.05) == {"training.steps": 6}
+    assert len(clock) == 3  # numbers and steps have one program, which is not timed
     with pytest.raises(UserError, match="takes 9 × as long, which allows 0 steps"):
         equal_seconds(START, override(START, ["model.layers=9"]), 0.05)
 
@@ -109,7 +111,7 @@ def test_the_measured_steps_are_those_of_the_log(clock, tmp_path, monkeypatch):
     list(again.train(again.begin().unfinished.entry))
     assert opened("12s").begin().attempts[0].verdict is not None
     with pytest.raises(UserError, match=r"another declaration: .*budget"):
-        opened("10M tokens").begin()
+        opened("10M tokens")
 
 
 def last(generator):

@@ -1,13 +1,16 @@
 """Triangular systems by products: values and gradients beside NumPy, and two solutions at the same time."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import flaxformer
 from flaxformer.nn.triangular import solve_unit_lower
 
 
@@ -37,6 +40,14 @@ def test_equal_keys_are_solved_to_rounding():
     right = np.random.default_rng(0).normal(size=(64, 3))
     solution = solve_unit_lower(jnp.ones((64, 64)), jnp.asarray(right, jnp.float32))
     np.testing.assert_allclose(solution, np.diff(right, axis=0, prepend=0), atol=1e-5)
+
+
+def test_no_component_solves_triangular_systems_by_lapack():
+    """MesaNet alone does: it solves one positive definite system, and another after it for the gradient."""
+    package = Path(flaxformer.__file__).parent
+    files = [path for folder in ("nn", "components", "catalog", "model") for path in (package / folder).rglob("*.py")]
+    solvers = r"triangular_solve|solve_triangular|cho_solve|linalg\.(solve|inv)"
+    assert [path.stem for path in files if re.search(solvers, path.read_text())] == ["mesa_net"]
 
 
 LARGE_CHUNKS = """
