@@ -124,7 +124,7 @@ class MetricRange:
 
 def range_of(metric: str, goal: str | None) -> MetricRange:
     """Return the range of a metric: a loss is at least 0, an accuracy between 0 and 1, any other number unbounded."""
-    if metric.endswith("_loss"):
+    if metric.endswith(("_loss", "_bits_per_byte")):
         return MetricRange(True, low=0.0)
     if metric.endswith("_accuracy"):
         return MetricRange(False, low=0.0, high=1.0)

@@ -15,6 +15,7 @@ from flaxformer.data.token_files import (
     FORMAT,
     SIDES,
     Description,
+    TextSize,
     describe_file,
     open_tokens,
     read_description,
@@ -140,6 +141,9 @@ def _write_folder(
         (folder / "tokenizer.json").write_bytes(file)
     encoding = read_tokenizer.__wrapped__(None if file is None else str(folder / "tokenizer.json"))
     identity, starts = _write_tokens(folder, texts, encoding, end)
+    sizes: dict[str, TextSize] = {
+        side: {"bytes": identity.bytes[side], "sha256": identity.texts[side].hexdigest()} for side in SIDES
+    }
     for side in SIDES:
         if starts[side][-1] == 0:
             raise UserError(f"source is '{texts.source}': the {side} side has no text; expected more documents")
@@ -153,6 +157,7 @@ def _write_folder(
         "end": encoding.vocabulary if end else None,
         "tokens": {side: starts[side][-1] for side in SIDES},
         "documents": {side: len(starts[side]) - 1 for side in SIDES},
+        "texts": sizes,
         "sources": identity.names,
         "source_sha256": identity.digest.hexdigest(),
         "recipe": recipe,
@@ -166,23 +171,26 @@ def _write_folder(
 
 
 class _Identity:
-    """Names of the sources, and a digest of all documents that were read from them."""
+    """Names of the sources, a digest of all documents that were read from them, and size and digest by side."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.digest = hashlib.sha256()
+        self.bytes = dict.fromkeys(SIDES, 0)
+        self.texts = {side: hashlib.sha256() for side in SIDES}
 
     def begin_document(self, name: str, tenth: int) -> None:
         if name not in self.names[-2:]:  # pairs alternate between two files
             self.names.append(name)
         self.digest.update(f"{name} {tenth}\n".encode())
 
-
-def _digest_pieces(pieces: Iterable[bytes], identity: _Identity) -> Iterator[bytes]:
-    """Yield pieces of a document after adding them to the digest of all documents."""
-    for piece in pieces:
-        identity.digest.update(piece)
-        yield piece
+    def digest_pieces(self, pieces: Iterable[bytes], side: str) -> Iterator[bytes]:
+        """Yield pieces of a document of a side after adding them to the digests."""
+        for piece in pieces:
+            self.digest.update(piece)
+            self.texts[side].update(piece)
+            self.bytes[side] += len(piece)
+            yield piece
 
 
 def _write_tokens(
@@ -197,8 +205,7 @@ def _write_tokens(
             identity.begin_document(document.name, document.tenth)
             side = "validation" if document.tenth < texts.validation_tenths else "train"
             written = 0
-            pieces = _digest_pieces(document.pieces(), identity)
-            for tokens in encoding.encode_pieces(pieces):
+            for tokens in encoding.encode_pieces(identity.digest_pieces(document.pieces(), side)):
                 opened[side].write(tokens.astype(dtype).tobytes())
                 written += tokens.size
             if written and end:

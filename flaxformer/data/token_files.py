@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import hashlib
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 
@@ -37,6 +37,13 @@ class FileDescription(TypedDict):
     """Digest of the samples."""
 
 
+class TextSize(TypedDict):
+    """Size and digest of a text, in bytes."""
+
+    bytes: int
+    sha256: str
+
+
 class Description(TypedDict):
     """Content of data.json."""
 
@@ -50,6 +57,8 @@ class Description(TypedDict):
     """Number of tokens by side."""
     documents: dict[str, int]
     """Number of documents by side."""
+    texts: NotRequired[dict[str, TextSize]]
+    """Texts of the documents by side, one after another; absent where only the tokens are known."""
     sources: list[str]
     source_sha256: str
     recipe: dict[str, object]
@@ -88,6 +97,17 @@ class TokenFolder:
             kinds = ("a text, which TokenFiles reads", "pairs, which PairedTokens reads")
             raise UserError(f"path is '{self.path}', which holds {kinds[not pairs]}; expected {kinds[pairs]}")
         return self
+
+    def text_size(self, side: str) -> TextSize:
+        """Return the size and the digest of the text of a side.
+
+        Raises:
+          UserError: data.json does not have them.
+        """
+        size = self.description.get("texts", {}).get(side)
+        if size is None or size["bytes"] < 1:
+            raise UserError(f"path is '{self.path}', whose data.json has no size of the texts: prepare the data again")
+        return size
 
     def fingerprint(self) -> dict[str, object]:
         """Return the digest of every file and the number of tokens, which identify the data."""
@@ -159,6 +179,9 @@ def read_description(root: Path) -> Description:
         expected = {f"{side}{end}" for side in SIDES for end in (".bin", ".documents.npy")}
         if file_format != FORMAT or wrong or not expected <= set(data["files"]) or set(data["tokens"]) != set(SIDES):
             raise ValueError(f"format is {file_format!r}, wrong are {wrong}")
+        for size in data.get("texts", {}).values():
+            if type(size["bytes"]) is not int or not isinstance(size["sha256"], str):
+                raise ValueError(f"texts is {data['texts']!r}")
         if data["dtype"] not in ("uint8", "uint16", "uint32"):
             raise ValueError(f"dtype is {data['dtype']!r}")
     except (ValueError, KeyError, TypeError) as error:

@@ -150,6 +150,28 @@ def decode_stream(decode: Callable[[Iterable[int]], str], pieces: Iterable[Itera
     yield decode(ids)[len(decoded) :]
 
 
+def check_restored(tokenizer: Tokenizer, documents: Iterable[np.ndarray], sha256: str, name: str) -> None:
+    """Check that the tokens of documents are decoded to their texts, so that a loss counts all of their bytes.
+
+    Args:
+      tokenizer: the tokenizer.
+      documents: tokens of each.
+      sha256: digest of the texts, one after another.
+      name: of the tokenizer, for the message.
+
+    Raises:
+      UserError: the decoded texts have another digest.
+    """
+    digest = hashlib.sha256()
+    for tokens in documents if tokenizer.is_text else ():
+        digest.update(tokenizer.decode(tokens.tolist()).encode())
+    if tokenizer.is_text and digest.hexdigest() != sha256:
+        raise UserError(
+            f"bits_per_byte is True and tokenizer '{name}' does not restore the validation text from its tokens; "
+            "expected one that keeps all characters, such as byte-level BPE"
+        )
+
+
 def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens of a context and of its continuation, whose likelihood is asked for.
 

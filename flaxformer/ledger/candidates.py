@@ -22,6 +22,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.divergence import is_test_metric
 from flaxformer.study.equal_cost import EqualCost
 from flaxformer.study.load import load
+from flaxformer.study.metrics import is_bits_per_byte
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.search import Points
 from flaxformer.system.errors import UserError
@@ -268,12 +269,13 @@ def check_data(plan: StudyPlan, data: str) -> None:
     Raises:
       UserError: the digest of the evaluation examples of an arm differs, or is not known.
     """
+    tokenizer = "" if is_bits_per_byte(plan.study.metric) else " and tokenizer (bits_per_byte compares tokenizers)"
     for arm in plan.study.arms():
         declared = plan.declaration.evaluation_data.get(arm.name)
         if declared is None or declared.digest != data:
             raise UserError(
                 f"the recipe '{arm.name}' is evaluated on other examples than the ledger's; expected the same "
-                "evaluation data and tokenizer, or a ledger of its own"
+                f"evaluation data{tokenizer}, or a ledger of its own"
             )
 
 

@@ -24,6 +24,8 @@ RULE = (
 )
 """The rule in one sentence, for reports."""
 LOSS, TRAIN, TEST = "validation_loss", "train_loss", "test_"
+OF_TASK = ("loss", "accuracy", "bits_per_byte")
+"""Scores of a run's task, in columns that begin with validation_ and test_."""
 LAST = 10
 """A run's last training loss is the mean over the last 1 / LAST of its steps, since single batches vary."""
 
@@ -60,9 +62,8 @@ def on_validation(metric: str) -> str:
     >>> on_validation("test_loss"), on_validation("test_long_loss"), on_validation("long_loss")
     ('validation_loss', 'long_loss', 'long_loss')
     """
-    if metric in ("test_loss", "test_accuracy"):
-        return metric.replace("test_", "validation_", 1)
-    return metric.removeprefix(TEST)
+    name = metric.removeprefix(TEST)
+    return f"validation_{name}" if name in OF_TASK else name
 
 
 def is_test_metric(metric: str) -> bool:

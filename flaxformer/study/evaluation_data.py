@@ -7,7 +7,7 @@ from flaxformer.store.declaration import DeclaredData
 from flaxformer.study.data_limits import limits_of
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import is_test_metric, on_validation
-from flaxformer.study.metrics import METRICS
+from flaxformer.study.metrics import METRICS, is_bits_per_byte
 from flaxformer.system.errors import UserError
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.evaluations import Evaluation
@@ -24,7 +24,8 @@ def evaluation_data(study: Study) -> dict[str, DeclaredData]:
     """
     arms = study.arms()
     evaluated = {arm.name: (_data_of_metric(arm.run, study.metric), arm.run.task) for arm in arms}
-    descriptions = {pair: _describe(*pair) for pair in set(evaluated.values())}
+    by_text = is_bits_per_byte(study.metric)
+    descriptions = {pair: _describe(*pair, by_text) for pair in set(evaluated.values())}
     return {name: description for name, pair in evaluated.items() if (description := descriptions[pair]) is not None}
 
 
@@ -33,17 +34,23 @@ def _data_of_metric(run: Run, metric: str) -> Task | Evaluation:
     return run.task if metric in METRICS else evaluated_by(run).get(on_validation(metric), run.task)
 
 
-def _describe(evaluated: Task | Evaluation, training: Task) -> DeclaredData | None:
+def _describe(evaluated: Task | Evaluation, training: Task, by_text: bool) -> DeclaredData | None:
     prints = [evaluated.fingerprint(), {} if isinstance(evaluated, Task) else training.fingerprint()]
-    return _measure(evaluated, training, json.dumps(prints, sort_keys=True, default=str))
+    return _measure(evaluated, training, by_text, json.dumps(prints, sort_keys=True, default=str))
 
 
 @functools.lru_cache(maxsize=256)
-def _measure(evaluated: Task | Evaluation, training: Task, fingerprint: str) -> DeclaredData | None:
-    """Return the description of evaluation data, measured once per task or evaluation and fingerprint of its data."""
+def _measure(evaluated: Task | Evaluation, training: Task, by_text: bool, fingerprint: str) -> DeclaredData | None:
+    """Return the description of evaluation data, measured once per task or evaluation and fingerprint of its data.
+
+    Args:
+      by_text: the digest is of the text, whatever its tokens.
+    """
     try:
         overlap = evaluated.overlap() if isinstance(evaluated, Task) else evaluated.overlap(training)
-        if isinstance(evaluated, Task):
+        if by_text:
+            digest = evaluated.evaluation_text()
+        elif isinstance(evaluated, Task):
             digest = evaluation_digest(evaluated.load())
         else:
             digest = examples_digest(merge_batches(evaluated.load().batches))

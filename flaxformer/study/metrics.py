@@ -5,6 +5,7 @@ from collections.abc import Collection
 from flaxformer.study.divergence import TEST, is_test_metric, on_validation
 from flaxformer.study.halving import Goal, is_accuracy
 from flaxformer.system.errors import UserError, did_you_mean, quote
+from flaxformer.tasks.base import BITS_PER_BYTE
 from flaxformer.tasks.evaluations import ERROR
 from flaxformer.training.evaluation import evaluated_by
 from flaxformer.training.run import Run
@@ -18,7 +19,8 @@ METRICS = ("validation_loss", "validation_accuracy", *TEST_METRICS)
 def metrics_of(run: Run) -> list[str]:
     """Return the names of the metrics of a run: of its task, and of its named evaluations."""
     named = list(evaluated_by(run))
-    return [*METRICS, *named, *(f"{TEST}{name}" for name in named)]
+    of_task = [name for name in run.task.metrics(has_accuracy=True) if f"{TEST}{name}" not in METRICS]
+    return [*METRICS, *(f"validation_{name}" for name in of_task), *named, *map(TEST.__add__, of_task + named)]
 
 
 def columns_of(run: Run) -> set[str]:
@@ -49,8 +51,8 @@ def check_axis_names(names: Collection[str], run: Run) -> None:
 
 
 def named_goal(metric: str, run: Run) -> Goal | None:
-    """Return the direction in which a metric of a named evaluation is good; None for other metrics."""
-    if on_validation(metric) not in evaluated_by(run):
+    """Return the direction in which a metric of a named evaluation, or bits per byte, is good; None for others."""
+    if metric in METRICS or metric not in metrics_of(run):
         return None
     return "higher" if _is_named_accuracy(metric) else "lower"
 
@@ -61,10 +63,17 @@ def unit_of(metric: str, run: Run) -> str | None:
         return None
     if is_accuracy(metric) or _is_named_accuracy(metric):
         return "of accuracy"
+    if is_bits_per_byte(metric):
+        return "bits per byte"
     loss = run.model.head.loss_name
     if not metric.endswith("_loss"):
         return None
     return "nats" if loss == "cross_entropy" else f"of {str(loss).replace('_', ' ')}"
+
+
+def is_bits_per_byte(metric: str) -> bool:
+    """True for bits per byte of text, which models with different tokens share."""
+    return metric.endswith(f"_{BITS_PER_BYTE}")
 
 
 def _is_named_accuracy(metric: str) -> bool:

@@ -10,6 +10,9 @@ from flaxformer.core.struct import Config, static
 from flaxformer.tasks.batch import Source
 from flaxformer.tasks.overlap import SAMPLE, Overlap, count_overlap
 
+BITS_PER_BYTE = "bits_per_byte"
+"""Name of the score of a text that does not depend on its tokens."""
+
 
 class Task(Config):
     """Base of every task, with the fields that all tasks share.
@@ -63,6 +66,23 @@ class Task(Config):
     def tokens_per_batch(self, model: ModelConfig) -> int:
         """Return the number of tokens per training batch that a model reads, including padding."""
         return self.batch_size * self.tokens_read(model)
+
+    def metrics(self, has_accuracy: bool) -> tuple[str, ...]:
+        """Return the names of the scores of an evaluation, without standard errors.
+
+        Args:
+          has_accuracy: whether the model's head has an accuracy.
+        """
+        return ("loss", "accuracy") if has_accuracy else ("loss",)
+
+    @property
+    def bits_per_nat(self) -> float | None:
+        """Bits per byte of text at a loss of one nat per token; None if evaluations do not give bits per byte."""
+        return None
+
+    def evaluation_text(self) -> str:
+        """Return a digest of the text that evaluations read, whatever its tokens; only for tasks with bits per byte."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `evaluation_text`")
 
     def evaluation_parts(self) -> "dict[str, Task]":
         """Return the tasks whose evaluation sets, one after another, are this task's, by name; empty for a single one.

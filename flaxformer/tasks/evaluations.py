@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -17,7 +18,7 @@ from flaxformer.components.heads import LossSum
 from flaxformer.config import ModelConfig
 from flaxformer.core.pytree import Node
 from flaxformer.core.struct import Config, part, static
-from flaxformer.tasks.base import Task
+from flaxformer.tasks.base import BITS_PER_BYTE, Task
 from flaxformer.tasks.batch import Batch, Source, held_out
 from flaxformer.tasks.overlap import Overlap
 
@@ -56,6 +57,16 @@ def mean_scores(sums: Mapping[str, LossSum], examples: LossSum) -> dict[str, Flo
     return scores
 
 
+def task_scores(
+    sums: Mapping[str, LossSum], examples: LossSum, bits_per_nat: float | None
+) -> dict[str, Float[Array, ""]]:
+    """Return `mean_scores`; and bits_per_byte and its standard error if `bits_per_nat`, those of a nat, is given."""
+    scores = mean_scores(sums, examples)
+    if bits_per_nat is None:
+        return scores
+    return scores | {f"{BITS_PER_BYTE}{end}": scores[f"loss{end}"] * bits_per_nat for end in ("", ERROR)}
+
+
 class EvaluationData(Node):
     """Batches [batches, B, …] to evaluate, and the rule by which the losses of their examples become scores."""
 
@@ -69,6 +80,15 @@ class EvaluationData(Node):
           examples: (sum, count) of the loss of each example, [batches, B].
         """
         return mean_scores(sums, examples)
+
+
+class TaskData(EvaluationData):
+    """Held-out data of a task."""
+
+    bits_per_nat: float | None = flax.struct.field(pytree_node=False)
+
+    def scores(self, sums: Mapping[str, LossSum], examples: LossSum) -> dict[str, Float[Array, ""]]:
+        return task_scores(sums, examples, self.bits_per_nat)
 
 
 class Evaluation(Config):
@@ -97,6 +117,10 @@ class Evaluation(Config):
           has_accuracy: whether the model's head has an accuracy.
         """
         return ("loss", "accuracy") if has_accuracy else ("loss",)
+
+    def evaluation_text(self) -> str:
+        """Return a digest of the text that is evaluated, whatever its tokens; only for scores in bits per byte."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `evaluation_text`")
 
     def load(self) -> EvaluationData:
         """Read and return the data, on the host or on any device.
@@ -140,12 +164,18 @@ class EvaluationSet(Evaluation):
     def problems_with(self, model: ModelConfig) -> Iterator[str]:
         yield from self.task.problems_with(model)
 
+    def metrics(self, has_accuracy: bool) -> tuple[str, ...]:
+        return self.task.metrics(has_accuracy)
+
     def load(self) -> EvaluationData:
-        return EvaluationData(held_out(self.task.load(), _evaluation))
+        return TaskData(held_out(self.task.load(), _evaluation), self.task.bits_per_nat)
 
     def load_test(self) -> EvaluationData | None:
         test_set = held_out(self.task.load(), _test)
-        return None if test_set is None else EvaluationData(test_set)
+        return None if test_set is None else TaskData(test_set, self.task.bits_per_nat)
+
+    def evaluation_text(self) -> str:
+        return self.task.evaluation_text()
 
     def fingerprint(self) -> dict[str, object]:
         return self.task.fingerprint()

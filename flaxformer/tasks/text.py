@@ -1,6 +1,7 @@
 """Language modelling: predict each token of a text, a byte or a tokenizer's token, from the tokens before it."""
 
 import functools
+import hashlib
 import math
 from types import ModuleType
 from typing import ClassVar
@@ -13,9 +14,10 @@ from jaxtyping import Array, Int, UInt
 
 from flaxformer.core.struct import static
 from flaxformer.data.corpus import Corpus, count_model_losses, read_text_files, standard_library
-from flaxformer.data.tokenizer import read_tokenizer
+from flaxformer.data.token_files import TextSize
+from flaxformer.data.tokenizer import check_restored, read_tokenizer
 from flaxformer.system.errors import UserError
-from flaxformer.tasks.base import Task
+from flaxformer.tasks.base import BITS_PER_BYTE, Task
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.examples import scale_weights
 from flaxformer.tasks.overlap import SAMPLE, Overlap, windows_in_text
@@ -26,11 +28,16 @@ models are fitted to."""
 
 
 class TokenTask(Task):
-    """Base of language modelling on windows of `length` tokens: random ones in training, evenly spaced ones else."""
+    """Base of language modelling on windows of `length` tokens: random ones in training, evenly spaced ones else.
+
+    bits_per_byte: evaluations also give the loss in bits per byte of text, (loss / ln 2) · tokens / bytes of the
+      validation text (Gao et al. 2020, "The Pile", arXiv:2101.00027, section 3.1), which compares tokenizers.
+    """
 
     is_abstract: ClassVar[bool] = True
 
     length: int = static(32, at_least=1)
+    bits_per_byte: bool = static(False, omit_default=True)
 
     @property
     def sequence_length(self) -> int:
@@ -44,6 +51,26 @@ class TokenTask(Task):
     def tokens(self) -> tuple[UInt[np.ndarray, "train_tokens"], UInt[np.ndarray, "validation_tokens"]]:
         """Return the tokens of the training text and of the validation text."""
         raise NotImplementedError
+
+    def validation_text(self) -> TextSize:
+        """Return the size and the digest of the validation text, in bytes.
+
+        Raises:
+          UserError: the text is not known, or its tokens do not restore it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `validation_text`")
+
+    def metrics(self, has_accuracy: bool) -> tuple[str, ...]:
+        return (*super().metrics(has_accuracy), *((BITS_PER_BYTE,) if self.bits_per_byte else ()))
+
+    @property
+    def bits_per_nat(self) -> float | None:
+        return self.tokens()[1].size / (self.validation_text()["bytes"] * math.log(2)) if self.bits_per_byte else None
+
+    def evaluation_text(self) -> str:
+        """Return a digest of the validation text and of the number and length of the windows."""
+        content = self.validation_text()["sha256"], math.prod(self.evaluation_shape), self.length
+        return hashlib.blake2b(repr(content).encode(), digest_size=8).hexdigest()
 
     def checked_tokens(self) -> tuple[np.ndarray, np.ndarray]:
         """Return `tokens()`.
@@ -125,6 +152,9 @@ class TextTask(TokenTask):
             )
         return train[: self.training_size], validation
 
+    def validation_text(self) -> TextSize:
+        return _validation_text(self.corpus(), self.tokenizer)
+
     def fingerprint(self) -> dict[str, object]:
         fingerprint = self.corpus().fingerprint()
         if self.tokenizer is None:
@@ -139,6 +169,14 @@ def tokenise(corpus: Corpus, path: str | None) -> tuple[np.ndarray, np.ndarray]:
     """Return both sides of a corpus as tokens of `read_tokenizer(path)`."""
     encode = read_tokenizer(path).encode
     return encode(corpus.train.tobytes()), encode(corpus.validation.tobytes())
+
+
+@functools.cache
+def _validation_text(corpus: Corpus, path: str | None) -> TextSize:
+    """Return the size and the digest of the validation side of a corpus, which a tokenizer restores."""
+    sha256 = hashlib.sha256(corpus.validation.tobytes()).hexdigest()
+    check_restored(read_tokenizer(path), [tokenise(corpus, path)[1]], sha256, str(path))
+    return {"bytes": corpus.validation.size, "sha256": sha256}
 
 
 class TextSource(Source):

@@ -1,5 +1,8 @@
 """Language modelling on tokens that `flaxformer.data.prepare` wrote."""
 
+import functools
+import itertools
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,8 @@ from jaxtyping import Array, Int
 
 from flaxformer.core.struct import static
 from flaxformer.data.corpus import count_model_losses
-from flaxformer.data.token_files import TokenFolder, open_tokens
+from flaxformer.data.token_files import TextSize, TokenFolder, open_tokens
+from flaxformer.data.tokenizer import check_restored, read_tokenizer
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.host import HostSource
 from flaxformer.tasks.text import (
@@ -56,6 +60,9 @@ class TokenFiles(TokenTask):
     def tokens(self) -> tuple[np.ndarray, np.ndarray]:
         return self.folder.train, self.folder.validation
 
+    def validation_text(self) -> TextSize:
+        return _validation_text(self.folder)
+
     def load(self) -> Source:
         train, validation = self.checked_tokens()
         folder = self.folder
@@ -75,6 +82,16 @@ class TokenFiles(TokenTask):
         scored = evaluation.weights > 0
         train = self.folder.train[:COUNTED]
         return count_model_losses(train, evaluation.inputs[scored], evaluation.targets[scored], self.vocabulary)
+
+
+@functools.cache
+def _validation_text(folder: TokenFolder) -> TextSize:
+    """Return the size and the digest of the validation text of a folder, which its tokens restore."""
+    text, path = folder.text_size("validation"), folder.tokenizer_path
+    bounds = itertools.pairwise(folder.validation_documents)
+    documents = (folder.validation[first:last] for first, last in bounds)
+    check_restored(read_tokenizer(path), documents, text["sha256"], str(path))
+    return text
 
 
 class MappedText(HostSource):

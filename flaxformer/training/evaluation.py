@@ -16,7 +16,7 @@ from flaxformer.components.heads import LossSum
 from flaxformer.model.weights import Transformer
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.batch import Batch, Source
-from flaxformer.tasks.evaluations import ERROR, Evaluation, EvaluationData, mean_scores
+from flaxformer.tasks.evaluations import ERROR, Evaluation, EvaluationData, mean_scores, task_scores
 from flaxformer.training.loss import forward
 from flaxformer.training.run import Run
 from flaxformer.training.split_loss import batch_sums
@@ -25,7 +25,7 @@ Scores = dict[str, Float[Array, ""]]
 
 
 def evaluate(params: Transformer, run: Run, source: Source) -> Scores:
-    """Mean loss over the fixed evaluation set, without dropout or label smoothing; and accuracy, where there is one.
+    """Mean loss over the fixed evaluation set, without dropout or label smoothing; and the other scores of the task.
 
     A mixture has the scores of each domain too. Data of `Run.evaluations` are not in the source: see `evaluate_sets`.
     """
@@ -60,19 +60,20 @@ def score_data(params: Transformer, run: Run, data: EvaluationData) -> Scores:
 def score_task(params: Transformer, run: Run, batches: Batch) -> Scores:
     """Return `score` of the evaluation or test set of the run's task; and of its parts, under NAME/loss and so on."""
     sums = _example_sums(params, run, batches)
-    scores = mean_scores(*sums)
-    for name, part in part_slices(run.task):
+    scores = task_scores(*sums, run.task.bits_per_nat)
+    for name, part_task, part in part_slices(run.task):
         part_sums: tuple[dict[str, LossSum], LossSum] = jax.tree.map(lambda x, part=part: x[part], sums)
-        scores |= {f"{name}/{metric}": value for metric, value in mean_scores(*part_sums).items()}
+        part_scores = task_scores(*part_sums, part_task.bits_per_nat)
+        scores |= {f"{name}/{metric}": value for metric, value in part_scores.items()}
     return scores
 
 
-def part_slices(task: Task) -> Iterator[tuple[str, slice]]:
-    """Yield the named parts of the evaluation set of a task, as ranges of its batches."""
+def part_slices(task: Task) -> Iterator[tuple[str, Task, slice]]:
+    """Yield the named parts of the evaluation set of a task, with their tasks, as ranges of its batches."""
     first = 0
     for name, part_task in task.evaluation_parts().items():
         last = first + part_task.evaluation_shape[0]
-        yield name, slice(first, last)
+        yield name, part_task, slice(first, last)
         first = last
 
 
@@ -98,11 +99,9 @@ def without_errors(columns: Mapping[str, Array]) -> Scores:
 
 def evaluated_by(run: Run) -> dict[str, Evaluation | Task]:
     """Return the source of each named column, such as long_loss: an evaluation of the run, or the task of a part."""
-    has_accuracy = run.model.head.has_accuracy
-    metrics = ("loss", "accuracy") if has_accuracy else ("loss",)
-    sources: dict[str, Evaluation | Task] = {}
-    for name, task in run.task.evaluation_parts().items():
-        sources |= {f"{name}_{metric}": task for metric in metrics}
-    for evaluation in run.evaluations:
-        sources |= {f"{evaluation.name}_{metric}": evaluation for metric in evaluation.metrics(has_accuracy)}
-    return sources
+    named: dict[str, Evaluation | Task] = {evaluation.name: evaluation for evaluation in run.evaluations}
+    return {
+        f"{name}_{metric}": source
+        for name, source in (run.task.evaluation_parts() | named).items()
+        for metric in source.metrics(run.model.head.has_accuracy)
+    }

@@ -129,11 +129,13 @@ def every_task(files: Path):
     texts = {"tokenizer": words, "bpe_vocabulary": 263, "max_length": 23}
     few = TextFiles(path=str(files / "one"), length=11)
     return {
-        StandardLibrary(length=11, **SIZES): own | {"length": 13, "tokenizer": words, "training_size": 1000},
+        StandardLibrary(length=11, **SIZES): own
+        | {"length": 13, "tokenizer": words, "training_size": 1000}
+        | {"bits_per_byte": True},
         text: own
         | {"length": 13, "tokenizer": words, "path": str(files / "two"), "pattern": "**/*.md", "validation_tenths": 5}
-        | {"training_size": 101},
-        tokens: own | {"length": 13, "path": str(files / "two.tokens"), "pack": "documents"},
+        | {"training_size": 101, "bits_per_byte": True},
+        tokens: own | {"length": 13, "path": str(files / "two.tokens"), "pack": "documents", "bits_per_byte": True},
         MaskedTokens(text=few, **SIZES): own
         | {"text": few.replace(length=13), "rate": 0.5, "masked": 0.1, "random": 0.0},
         SpanCorruption(text=few, **SIZES): own | {"text": few.replace(length=13), "density": 0.5, "mean_span": 1.0},
