@@ -19,6 +19,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
+from flaxformer.catalog.index import mechanisms
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "flaxformer"
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
@@ -110,7 +112,20 @@ def file_page(path: str) -> str:
         return f"# {path}\n\n" + "\n".join(f"- [{Path(one).name}](./{Path(path).name}/{Path(one).name}.md)"
                                             for one in children(path)) + "\n"  # fmt: skip
     kind = {".py": "python", ".toml": "toml"}.get(Path(path).suffix, "text")
-    return f"# {path}\n\n````{kind}\n{(ROOT / path).read_text()}\n````\n"
+    return f"# {path}\n\n{mechanism_text(path)}````{kind}\n{(ROOT / path).read_text()}\n````\n"
+
+
+def mechanism_text(path: str) -> str:
+    """What the source of a file of the catalog claims, beside what was measured; empty for another file."""
+    mechanism = mechanisms().get(Path(path).stem) if path.startswith("flaxformer/catalog/") else None
+    if mechanism is None:
+        return ""
+    lines = [f"**{mechanism.name}**: {mechanism.summary}", "", f"- Published ({mechanism.source}): {mechanism.claim}"]
+    lines += [f"- Here: {effect}." for effect in mechanism.effects] or ["- Not compared here."]
+    lines += [f"- Cost: {mechanism.cost}", f"- Verified against: {mechanism.verified}", ""]
+    why = posixpath.relpath("effects.md#why-these-may-differ-from-what-was-published", f"files/{path}/..")
+    lines += [f"Gains are of the test loss at equal compute: [why they may differ]({why}) from what was published.", ""]
+    return "\n".join(lines) + "\n"
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """The studies of the catalog's effects: every mechanism has an arm, and the page shows the recorded results."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -119,6 +120,22 @@ def record(root, study, losses):
 def test_the_readme_is_what_the_recorded_results_give(scripts):
     _, _, page = scripts
     assert (FOLDER / "README.md").read_text() == page.readme(page.read_answers())
+    assert json.loads(page.EFFECTS.read_text()) == page.measured_effects(page.read_answers())
+
+
+def test_a_mechanism_has_the_effects_of_its_arms(scripts):
+    arms, _, page = scripts
+    [answer] = page.read_answers()
+    recorded = {row["arm"]: row for row in answer.effects.iter_rows(named=True)}
+    shown = {effect.arm: effect for mechanism in mechanisms().values() for effect in mechanism.effects}
+    assert shown.keys() == recorded.keys() & arms.module_of_arms().keys()
+    for arm, effect in shown.items():
+        assert (effect.gain, effect.low, effect.high) == pytest.approx(
+            [recorded[arm][name] for name in ("effect", "low", "high")], abs=1e-4
+        )
+        assert effect.verdict in str(effect)
+    assert mechanisms()["bigram_embedding"].gains == f"{recorded['bigram embedding']['effect']:+.3f}"
+    assert mechanisms()["depo"].gains == ""
 
 
 def test_recorded_runs_repeat_the_recorded_effects(scripts):

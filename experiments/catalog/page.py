@@ -6,6 +6,7 @@ Commands: python experiments/catalog/page.py --collect runs/catalog reads the fi
 """
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ from flaxformer.training.cost import run_cost
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+EFFECTS = Path(flaxformer.__file__).parent / "catalog" / "effects.json"
 INDEX = Path("runs/catalog/index.html")
 """The tables as a page."""
 LEVEL = 0.05
@@ -228,6 +230,22 @@ def mechanism_sections(answers: Sequence[Answer]) -> list[str]:
     return lines
 
 
+def measured_effects(answers: Sequence[Answer]) -> dict[str, list[dict[str, object]]]:
+    """Return the effects of the arms of each file of the catalog, which `flaxformer catalog` shows."""
+    modules, effects = module_of_arms(), dict[str, list[dict[str, object]]]()
+    for answer in answers:
+        weights = run_cost(baseline_run(answer.task, FORMS[answer.form])).parameters.total
+        for row in answer.effects.iter_rows(named=True):
+            if (module := modules.get(row["arm"])) is not None:
+                gains = {"gain": row["effect"], "low": row["low"], "high": row["high"]}
+                effects.setdefault(module, []).append(
+                    {"task": answer.task, "weights": weights, "arm": row["arm"]}
+                    | {name: round(value, 4) for name, value in gains.items()}
+                    | {"verdict": row["verdict"]}
+                )
+    return dict(sorted(effects.items()))
+
+
 def readme(answers: Sequence[Answer]) -> str:
     """The page of all answers as Markdown."""
     lines = [
@@ -317,6 +335,7 @@ def main(arguments: Sequence[str]) -> None:
         for answer in answers:
             forest(answer).savefig(RESULTS / f"{answer.name}.svg", metadata={"Date": None})
     write_atomically(HERE / "README.md", readme(answers).encode())
+    write_atomically(EFFECTS, (json.dumps(measured_effects(answers), indent=1, ensure_ascii=False) + "\n").encode())
     INDEX.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(INDEX, page(answers).encode())
 

@@ -14,6 +14,7 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,11 +38,36 @@ FAMILIES = (
     "initialisation",
 )
 """Families, in the order in which they are listed."""
+EFFECTS = "effects.json"
+"""File of measured effects by module."""
 ENTRIES = ("Family", "Source", "Claim", "Cost", "Verified")
 CLASS = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
 ALIKE = 0.85
 """Similarity of a misspelt name and the name of a class."""
 CAPITALISED = re.compile(r"\b[A-Z]\w*")
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredEffect:
+    """Effect of an arm of a mechanism beside the baseline, as experiments/catalog/effects.py measured it.
+
+    gain: of the test loss in nats, with its 95 % interval over paired seeds; positive where the arm is better.
+    weights: number of weights of the baseline.
+    """
+
+    task: str
+    weights: int
+    arm: str
+    gain: float
+    low: float
+    high: float
+    verdict: str
+
+    def __str__(self) -> str:
+        """Gain, interval and verdict in words."""
+        interval = f"[{self.low:+.3f}, {self.high:+.3f}]"
+        size = f"{self.weights / 1e6:.1f} M weights"
+        return f"{self.arm} {self.gain:+.3f} {interval} nats, {self.verdict} ({self.task}, {size})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +99,17 @@ class Mechanism:
         """Path of its file."""
         return FOLDER / f"{self.module}.py"
 
+    @property
+    def effects(self) -> tuple[MeasuredEffect, ...]:
+        """Measured effects of its arms; empty for one that was not compared."""
+        return _effects().get(self.module, ())
+
+    @property
+    def gains(self) -> str:
+        """Measured gains of its arms, from the lowest to the highest; empty without any."""
+        gains = sorted(effect.gain for effect in self.effects)
+        return " to ".join(f"{gain:+.3f}" for gain in ([gains[0], gains[-1]] if len(gains) > 1 else gains))
+
 
 def read_mechanism(path: Path) -> Mechanism:
     """Return what a file of the catalog says about its mechanism.
@@ -94,6 +131,13 @@ def read_mechanism(path: Path) -> Mechanism:
         raise ValueError(f"{path.name}: docstring has {[name, *entries]}; expected 'Name: one line.' and {ENTRIES}")
     values = {label.lower(): value for label, value in entries.items()}
     return Mechanism(module=path.stem, name=name, summary=summary, classes=tuple(CLASS.findall(text)), **values)
+
+
+@functools.cache
+def _effects() -> dict[str, tuple[MeasuredEffect, ...]]:
+    """The measured effects of each module, which experiments/catalog/page.py writes."""
+    recorded = json.loads((FOLDER / EFFECTS).read_text())
+    return {module: tuple(MeasuredEffect(**effect) for effect in effects) for module, effects in recorded.items()}
 
 
 @functools.cache

@@ -30,8 +30,10 @@ axis = Points("attention", {"softmax": {}} | variants("scalable_softmax"))
 ```
 
 Every mechanism passes `flaxformer check`; the last column has the independent implementation to which its outputs and
-gradients are equal. What each does to the loss of a small model is in [effects of the
-catalog](../experiments/catalog/README.md). This page is written by `flaxformer catalog --markdown`.
+gradients are equal. Its file has the equation, what the source claims, and the cost. "Gain here" is what its arms do to
+the test loss of a small model at equal compute, in nats, from the worst to the best; intervals, verdicts, and why they
+may differ from what was published are in [effects of the catalog](effects.md). This page is written by
+`flaxformer catalog --markdown`.
 """
 ABSENT = {
     "Batch-size schedule": "a run is one compiled program, whose batches have one shape",
@@ -42,7 +44,7 @@ ABSENT = {
     "Sophia": "its estimate of the Hessian's diagonal is a second gradient, of sampled targets; a step takes one",
 }
 """Mechanisms that recent comparisons include and that the catalog does not have, with the reason."""
-COLUMNS = ("mechanism", "what it does", "source", "cost", "verified against")
+COLUMNS = ("mechanism", "what it does", "source", "gain here", "verified against")
 
 
 def main(arguments: Catalog, console: Console) -> int:
@@ -57,7 +59,8 @@ def main(arguments: Catalog, console: Console) -> int:
         chosen = [mechanism for mechanism in chosen if mechanism.family == arguments.family]
     if arguments.json:
         for mechanism in chosen:
-            print_json(dataclasses.asdict(mechanism) | {"year": mechanism.year}, in_line=True)
+            effects = [dataclasses.asdict(effect) for effect in mechanism.effects]
+            print_json(dataclasses.asdict(mechanism) | {"year": mechanism.year, "effects": effects}, in_line=True)
     elif arguments.markdown:
         print("\n".join(page(chosen)))
     else:
@@ -79,8 +82,10 @@ def find(name: str) -> Mechanism:
 
 
 def show(mechanism: Mechanism, console: Console) -> None:
-    """Print the file of a mechanism, whose docstring has its equation, source, claim and cost."""
+    """Print what was measured, and the file of a mechanism, whose docstring has equation, source, claim and cost."""
     console.print(Text(str(mechanism.path), style="dim"), soft_wrap=True)
+    for effect in mechanism.effects:
+        console.print(f"Measured gain: {effect}", highlight=False)
     console.print(Syntax(mechanism.path.read_text().rstrip(), "python", theme="ansi_light", word_wrap=True))
 
 
@@ -90,11 +95,14 @@ def show_list(chosen: Sequence[Mechanism], console: Console) -> None:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
+    table.add_column(no_wrap=True, justify="right")
     for family, members in _by_family(chosen):
-        table.add_row(Text(family, style="bold"), "", "")
+        table.add_row(Text(family, style="bold"), "", "", "")
         for mechanism in members:
-            table.add_row(f"  {mechanism.module}", str(mechanism.year), mechanism.summary)
+            table.add_row(f"  {mechanism.module}", str(mechanism.year), mechanism.summary, mechanism.gains)
     console.print(table)
+    if any(mechanism.effects for mechanism in chosen):
+        console.print("\nOn the right: measured gain of the test loss at equal compute, in nats.", highlight=False)
     console.print(f"\n{count_of(len(chosen), 'mechanism')}. flaxformer catalog NAME shows one.", highlight=False)
 
 
@@ -107,7 +115,9 @@ def page(chosen: Sequence[Mechanism]) -> Iterator[str]:
         yield "|" + " --- |" * len(COLUMNS)
         for mechanism in members:
             link = f"[{mechanism.name}](../flaxformer/catalog/{mechanism.module}.py)"
-            yield f"| {link} | {mechanism.summary} | {mechanism.source} | {mechanism.cost} | {mechanism.verified} |"
+            source = mechanism.source.partition(";")[0].rstrip(".")
+            cells = link, mechanism.summary, source, mechanism.gains, mechanism.verified
+            yield f"| {' | '.join(cells)} |"
         yield ""
     yield "## Not in the catalog\n"
     yield from (f"- {name}: {reason}." for name, reason in ABSENT.items())

@@ -26,7 +26,9 @@ def test_every_mechanism_is_listed_and_shown(capsys):
     text = capsys.readouterr().out
     assert [name for name in mechanisms() if name not in text] == []
     assert main(["catalog", "ScalableSoftmax"]) == 0
-    assert "class ScalableSoftmax(Attention)" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "class ScalableSoftmax(Attention)" in shown
+    assert "Measured gain: " in shown
 
 
 @pytest.mark.parametrize("words", [["sclable_softmax"], ["--family", "atention"]])
