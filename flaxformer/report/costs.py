@@ -140,10 +140,10 @@ def claim_speed_up(analysis: Analysis, claim: JudgedClaim) -> SpeedUps | None:
     return compare_arms(analysis.study, *arms) if len(arms) == len(claim.terms) == 2 else None
 
 
-def claim_speed_ups(analysis: Analysis, claim: JudgedClaim) -> list[str]:
-    """Return the effect of a claim as an effective speed-up in one clause; none where it is not known."""
-    pair = claim_speed_up(analysis, claim)
-    return [] if pair is None else [speed_ups(pair)]
+def speed_ups_of_claims(analysis: Analysis) -> list[str]:
+    """Return the effect of each claim as an effective speed-up, where it is known."""
+    pairs = [(claim, claim_speed_up(analysis, claim)) for claim in analysis.claims]
+    return [f"{claim.text}: {speed_ups(pair)}" for claim, pair in pairs if pair is not None]
 
 
 def _range(values: Sequence[float], unit: str) -> str:

@@ -90,7 +90,10 @@ def document(analysis: Analysis, launches: Sequence[JsonObject] = ()) -> StudyRe
             _section(
                 cost_tables.arm_costs(analysis),
                 figures.compute(analysis),
-                after=[Paragraph(costs.summary(analysis), NOT_IN_PAPER)],
+                after=[
+                    Paragraph(costs.summary(analysis), NOT_IN_PAPER),
+                    Bullets(costs.speed_ups_of_claims(analysis), ("terminal",)),
+                ],
             ),
             _section(cost_tables.effective_speed_ups(analysis)),
             _section(tables.quantities(analysis), figures.quantities(analysis)),
@@ -115,7 +118,7 @@ def _answer(analysis: Analysis) -> list[Part]:
         lines = [f"{phrasing.finding(claim)}; declared {verdicts.when_declared(claim)}"]
         lines += [verdicts.simple_effect(effect, claim.unit) for effect in claim.context.simple_effects]
         lines += [*filter(None, [verdicts.without_diverged(claim)]), *verdicts.qualifications(claim)]
-        notes.append((claim, [*lines, *costs.claim_speed_ups(analysis, claim)]))
+        notes.append((claim, lines))
     further = f"{analysis.further_seeds}." if analysis.further_seeds.sets else ""
     return [
         Paragraph(verdicts.answer(analysis.claims).strip(), ("terminal",), ""),

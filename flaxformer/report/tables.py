@@ -12,7 +12,7 @@ from flaxformer.analysis.explore import Exploration
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.sweep import SweepLine
 from flaxformer.analysis.variance import SeedVariance, seed_variances
-from flaxformer.report import costs, events, numbers, phrasing, verdicts
+from flaxformer.report import events, numbers, phrasing, verdicts
 from flaxformer.report.cost_tables import brief_costs
 from flaxformer.report.estimates import estimate_columns, estimate_values, interval_text
 from flaxformer.report.numbers import p_value, round_digits
@@ -36,7 +36,6 @@ from flaxformer.system.wording import count_of, join_words
 def claims(analysis: Analysis) -> ItemTable[JudgedClaim]:
     """Every claim with its test, the withdrawn ones last."""
     items = [*analysis.claims, *analysis.withdrawn]
-    faster = {id(claim): costs.claim_speed_up(analysis, claim) for claim in items}
 
     def if_tested(text: Callable[[JudgedClaim], str]) -> Callable[[JudgedClaim], str]:
         return lambda claim: text(claim) if claim.judgement.effect.sd else "–"
@@ -50,12 +49,6 @@ def claims(analysis: Analysis) -> ItemTable[JudgedClaim]:
         TableColumn("holds at seeds", lambda claim: f"{claim.judgement.holding} of {claim.judgement.effect.n}"),
         TableColumn("detectable", if_tested(_detectable), on=DOCUMENTS),
         TableColumn("p (Holm)", if_tested(lambda claim: p_value(claim.judgement.p_holm))),
-        TableColumn(
-            "speed-up in compute",
-            lambda claim: costs.speed_up_in_compute(faster[id(claim)]),
-            on=DOCUMENTS,
-            when=any(faster.values()),
-        ),
     ]
     return ItemTable("Claims", columns, items, on=PRINTED)
 

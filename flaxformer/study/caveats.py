@@ -25,6 +25,24 @@ def caveats_of(texts: Sequence[str], baseline: Run) -> tuple[str, ...]:
     return tuple(FIELD.sub(lambda match: _in_words(get_at(baseline, match[1])), text) for text in texts)
 
 
+def mark_overridden(texts: Sequence[str], overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return caveats, each with the fields that it names and a command overrides, such as "training.steps=40".
+
+    >>> mark_overridden(["One width, {training.steps} steps."], ["training.steps=40"])
+    ('One width, {training.steps} steps. (Overridden: training.steps=40.)',)
+    """
+    marked = []
+    for text in texts:
+        changed = [override for override in overrides if _is_named(override.partition("=")[0], text)]
+        marked.append(f"{text} (Overridden: {', '.join(changed)}.)" if changed else text)
+    return tuple(marked)
+
+
+def _is_named(path: str, text: str) -> bool:
+    """True if a caveat names a field, a part of it, or what it is a part of."""
+    return any(f"{path}.".startswith(f"{named}.") or named.startswith(f"{path}.") for named in FIELD.findall(text))
+
+
 def _in_words(value: object) -> str:
     match value:
         case bool() | None:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from flaxformer.core.overrides import override
+from flaxformer.study.caveats import mark_overridden
 from flaxformer.study.declare import Study
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import digest_of
@@ -25,7 +26,8 @@ def load_study(file: Path, overrides: Sequence[str] = (), seeds: Sequence[int] |
     """Return the `study` of a file (see `load`), with overrides of its baseline and with other seeds if given."""
     study = load(file, "study", Study).in_file(find_experiment(file))
     if overrides:
-        study = dataclasses.replace(study, baseline=override(study.baseline, overrides))
+        caveats = mark_overridden(study.caveats, overrides)
+        study = dataclasses.replace(study, baseline=override(study.baseline, overrides), caveats=caveats)
     return study if seeds is None else dataclasses.replace(study, seeds=seeds)
 
 
