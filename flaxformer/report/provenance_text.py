@@ -44,7 +44,7 @@ def seconds(analysis: Analysis) -> float:
 
 
 def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple[str, str]]:
-    """Names and values of the provenance: time, devices, versions, data and code."""
+    """Names and values of the provenance: time, devices, versions and code; the data are in their card."""
     days = distinct_values([{"day": launch["launched"][:16].replace("T", " ")} for launch in launches], "day")
     span = f"{days[0]} to {days[-1]} UTC" if len(days) > 1 else f"{days[0]} UTC" if days else ""
     spent = seconds(analysis)
@@ -55,7 +55,6 @@ def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple
         for launch in launches
     ]
     recipes = analysis.study.recipes.values()
-    data = {", ".join(f"{k} {v}" for k, v in recipe.data.items()) or "generated from the seed" for recipe in recipes}
     return [
         (
             "Time",
@@ -67,7 +66,6 @@ def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple
         ("Commit", "; ".join(distinct_values(launches, "commit"))),
         ("Versions", "; ".join(dict.fromkeys(versions))),
         ("Platform", "; ".join(distinct_values(launches, "platform"))),
-        ("Data", "; ".join(sorted(data))),
         ("Semantics", "; ".join(sorted({str(recipe.semantics) for recipe in recipes}))),
         ("Measured by", f"code {analysis.study.measured_by}" if analysis.study.kind == "probe" else ""),
         ("User code", "; ".join(user_code(analysis))),
