@@ -84,6 +84,8 @@ def write_config(
         data["code_changes"] = history
     if old is not None and on_code_change == "keep" and "extensions" in old:
         data["extensions"] = old["extensions"]
+    if initial_weights is None and old is not None and on_code_change == "keep":  # they are not there any more
+        initial_weights = old.get("initial_weights")
     if initial_weights is not None:
         data["initial_weights"] = initial_weights
     write_document(folder / NAME, dict(data))

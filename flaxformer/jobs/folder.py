@@ -61,10 +61,13 @@ def check(run: Run, job: Job) -> Extension | None:
 
 def _initial_weights(run: Run, job: Job) -> str | None:
     """The digest of the weights that a run starts from; None if it draws all, or is resumed and they are not there."""
-    is_resumed = bool(Checkpoints(job.output).steps()) and not job.restart
-    if run.init is None or (is_resumed and not Path(run.init.path).expanduser().exists()):
-        return None
-    return initial_weights.digest(run)
+    try:
+        return initial_weights.digest(run)
+    except UserError:
+        is_resumed = bool(Checkpoints(job.output).steps()) and not job.restart
+        if is_resumed and run.init is not None and not Path(run.init.path).expanduser().exists():
+            return None
+        raise
 
 
 def _code(run: Run, job: Job) -> dict[str, str]:

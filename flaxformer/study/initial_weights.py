@@ -82,16 +82,16 @@ def _source(init: From, seed: int) -> WeightsSource:
     """The folder of the weights, and the step; of a study, by default those of the run's own seed."""
     is_trial = is_study(_path(init))
     trial_seed = seed if is_trial and init.trial_seed is None else init.trial_seed
-    return find_weights(_fetch(init.path), parse_labels(init.arm), trial_seed, init.step, "init.")
+    return find_weights(local_source(init.path), parse_labels(init.arm), trial_seed, init.step, "init.")
 
 
 def _path(init: From) -> Path:
     """The local path of the weights."""
-    return Path(_fetch(init.path)).expanduser()
+    return Path(local_source(init.path)).expanduser()
 
 
 @functools.cache
-def _fetch(path: str) -> str | Path:
+def local_source(path: str) -> str | Path:
     """The local path of the weights; a process keeps the copy of object storage that it has fetched."""
     return fetch(path, "init.path")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flaxformer.checkpoint import read_config, write_config
-from flaxformer.checkpoint.config import FORMAT, classes_within, from_canonical
+from flaxformer.checkpoint.config import FORMAT, NAME, classes_within, from_canonical
 from flaxformer.components import LSTM, SANDWICH, Alibi, Attention, Dense, LearnedPositions, ReZero, RMSNorm, Rotary
 from flaxformer.config import ModelConfig, recurrent_model
 from flaxformer.core.canonical import canonical
@@ -31,6 +31,14 @@ RUNS = {
     ),
     "addition": Run(model=TINY, task=ModularAddition(modulus=5), optimizer=AdamW(clip=1)),
 }
+
+
+def test_the_digest_of_weights_that_are_gone_stays_when_code_changes(tmp_path):
+    """A resumed run whose source is gone has no digest to compare, and the folder keeps the one that it has."""
+    write_config(tmp_path, RUNS["default"], {"mine.Norm": "old"}, initial_weights="digest")
+    write_config(tmp_path, RUNS["default"], {"mine.Norm": "new"}, "keep", initial_weights=None)
+    assert read_document(tmp_path / NAME)["initial_weights"] == "digest"
+    assert read_document(tmp_path / NAME)["code"] == {"mine.Norm": "new"}
 
 
 @pytest.mark.every(3)

@@ -6,16 +6,19 @@ import jax
 import numpy as np
 import pytest
 
+from flaxformer.checkpoint import Checkpoints, Stop
 from flaxformer.components import Attention
 from flaxformer.config import ModelConfig
 from flaxformer.data import prepare
 from flaxformer.data.token_files import open_tokens
+from flaxformer.jobs import Job, check, train
+from flaxformer.runner.events import Started
 from flaxformer.study import initial_weights
 from flaxformer.system import objects, remote_data
 from flaxformer.system.errors import UserError
 from flaxformer.system.remote_data import local_path
 from flaxformer.tasks import Copy, TextFiles, TokenFiles
-from flaxformer.training import From, Run
+from flaxformer.training import From, Run, Training
 
 fsspec = pytest.importorskip("fsspec")
 TEXT = b"To be, or not to be, that is the question. " * 40
@@ -37,6 +40,7 @@ def forget():
     """Be another process, which has read nothing yet."""
     remote_data.download_data.cache_clear()
     open_tokens.cache_clear()
+    initial_weights.local_source.cache_clear()
 
 
 def test_text_of_a_bucket_is_the_same_data_as_a_file(store, tmp_path):
@@ -150,3 +154,26 @@ def test_weights_to_start_from_can_be_a_file_in_a_bucket(store, tmp_path):
     for one, other in zip(*map(jax.tree.leaves, arrays), strict=True):
         np.testing.assert_array_equal(one, other)
     assert any(np.any(leaf) for leaf in jax.tree.leaves(arrays[0].is_loaded))
+
+
+def test_a_job_whose_weights_in_a_bucket_were_replaced_is_not_resumed(store, tmp_path):
+    np.savez(tmp_path / "weights.npz", **{"embedding/tokens": np.ones((256, 8), np.float32)})
+    store.put_file(str(tmp_path / "weights.npz"), "bucket/data/weights.npz")
+    run = Run(
+        model=ModelConfig(layers=1, d_model=8, attention=Attention(heads=2)),
+        task=Copy(),
+        training=Training(steps=2),
+        init=From(path=f"{URL}/weights.npz"),
+    )
+    job, stop = Job(output=tmp_path / "job"), Stop()
+    for event in train(run, job, stop):
+        stop.by = 15 if isinstance(event, Started) else stop.by
+    assert Checkpoints(job.output).steps()
+    forget()
+    store.rm("bucket/data/weights.npz")
+    assert check(run, job) is None
+    np.savez(tmp_path / "weights.npz", **{"embedding/tokens": np.zeros((256, 8), np.float32)})
+    store.put_file(str(tmp_path / "weights.npz"), "bucket/data/weights.npz")
+    forget()
+    with pytest.raises(UserError, match="started from other weights"):
+        check(run, job)
