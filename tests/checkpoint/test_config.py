@@ -33,7 +33,7 @@ RUNS = {
 }
 
 
-def test_the_digest_of_weights_that_are_gone_stays_when_code_changes(tmp_path):
+def test_a_changed_code_keeps_the_digest_of_missing_weights(tmp_path):
     """A resumed run whose source is gone has no digest to compare, and the folder keeps the one that it has."""
     write_config(tmp_path, RUNS["default"], {"mine.Norm": "old"}, initial_weights="digest")
     write_config(tmp_path, RUNS["default"], {"mine.Norm": "new"}, "keep", initial_weights=None)
