@@ -20,7 +20,7 @@ def show_report(store: Store, console: Console, is_full: bool = False, as_json: 
     Args:
       store: the study's folder.
       console: the terminal.
-      is_full: print all that a terminal shows of the report.
+      is_full: print all that a terminal shows of the report before the answer, which stands in the last lines.
       as_json: print the answer as one object of JSON, on standard output, and nothing else.
 
     Returns:
@@ -39,8 +39,9 @@ def show_report(store: Store, console: Console, is_full: bool = False, as_json: 
     console.print()
     if is_full:
         terminal.show(console, analysis)
-    else:
-        short.show_answer(console, analysis, overrides_of(read_lines(store.root / LAUNCHES)))
+        console.print()
+    short.show_answer(console, analysis, overrides_of(read_lines(store.root / LAUNCHES)))
+    if not is_full:
         console.print("Effects, costs, tables and every limit: the report, or --full.", style="dim")
     console.print()
     for name, what in store.corrupt_files.items():

@@ -92,6 +92,9 @@ def test_full_prints_tables_effects_and_every_limit(tmp_path, capsys):
         out = io.StringIO()
         assert show_report(Store(store.root), Console(file=out, width=80), is_full) == 0
         texts[is_full] = out.getvalue()
+    last = texts[True].splitlines()[-24:]
+    assert any(line.startswith("Does it run?") for line in last)
+    assert any("✓ supported" in line for line in last)
     assert "A run has diverged if" in texts[True]
     assert "declared before its data" in texts[True]
     assert texts[False].rstrip().endswith("report.html")
