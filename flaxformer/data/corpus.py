@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer.data.compressed import matching, read_bytes
-from flaxformer.data.lines import character_boundary, decode_utf8, refuse_structured
+from flaxformer.data.lines import BYTE_ORDER_MARK, character_boundary, decode_utf8, refuse_structured
 from flaxformer.system.errors import UserError
 from flaxformer.system.remote_data import local_path
 
@@ -107,7 +107,7 @@ def _read_file(file: Path, is_text: bool) -> bytes:
     data = read_bytes(file)
     if is_text:
         decode_utf8(data, str(file))
-    return data
+    return data.removeprefix(BYTE_ORDER_MARK)
 
 
 def split_by_file_name(root: Path, files: list[Path], validation_tenths: int = 1, is_text: bool = False) -> Corpus:

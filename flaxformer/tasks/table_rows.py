@@ -165,6 +165,12 @@ class TableRows(RowTask):
 
     def _targets(self, rows: tuple[Cells, ...]) -> np.ndarray:
         if self.label is None:
+            training = _numbers(self.row_sides()["training"], self.target_column)
+            if training.min() == training.max():
+                raise UserError(
+                    f"column '{self.target}' is {training[0]:g} in all {len(training):,} training rows of "
+                    f"'{self.path}'; expected a target with different values"
+                )
             return self._standardised(self.target_column, rows)[:, None]
         ids = {name: number for number, name in enumerate(self.labels)}
         return np.array([ids[row.values[self.label]] for row in rows], np.int32)
