@@ -28,6 +28,7 @@ from flaxformer.system import digests
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.typed_data import plain
+from flaxformer.system.wording import count_of
 
 ATTEMPTS, TUNING, CODE, CONFIRMATION, PAGE = "attempts", "tuning", "code", "confirmation", "report.html"
 AXIS, BEST, CANDIDATE, START = "recipe", "best", "candidate", "start"
@@ -171,12 +172,14 @@ def _read_study(
         declared = store.read_declaration()
     except DamagedError as error:
         return None, [f"{name}: study.json is damaged ({error})"]
-    results = TrialResults(store, [trial.trial for trial in declared.trials])
+    results = TrialResults(store, declared.trials)
     faults = [f"{file} is damaged ({what})" for file, what in store.corrupt_files.items()]
     if declared.seeds != tuple(seeds):
         faults.append(f"its study has other seeds than {seeds.start} to {seeds.stop - 1}")
     if any(arm not in declared.recipes or recipe_digest(declared, arm) != recipe for arm, recipe in arms.items()):
         faults.append("its study has other recipes than the log")
+    if results.foreign:
+        faults.append(f"{count_of(len(results.foreign), 'result')} of another recipe or seed")
     faults += declaration_log.read(store).faults_of(results.declarations)
     return results, [f"{name}: {fault}" for fault in faults]
 
