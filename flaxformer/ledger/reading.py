@@ -121,7 +121,7 @@ def read_ledger(root: Path) -> LedgerResults:
 
 
 def _faults_of_confirmation(results: LedgerResults, best: str) -> list[str]:
-    """What is wrong with the confirmation, which is of the best recipe (by its digest) and the start."""
+    """Faults of the confirmation, which is of the best recipe (by its digest) and the start."""
     folder = results.root / CONFIRMATION
     if not results.confirmations:
         return [f"{CONFIRMATION} has no entry in {log.NAME}"] if folder.is_dir() else []

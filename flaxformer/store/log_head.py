@@ -16,7 +16,7 @@ from flaxformer.system.digests import DamagedError, JsonObject, digest, read_doc
 from flaxformer.system.files import write_atomically
 from flaxformer.system.wording import count_of
 
-Head = JsonObject | str | None
+HeadContent = JsonObject | str | None
 """Content of a head; None without one, and a sentence on what is wrong with a damaged one."""
 
 
@@ -30,7 +30,7 @@ def line_digests(path: Path) -> list[str]:
     return [digest(text, 16) for text in read_or_empty(path).split(b"\n")[:-1]]
 
 
-def read(path: Path) -> Head:
+def read(path: Path) -> HeadContent:
     """Return the head of a log; read it before the log, since another process may add a line meanwhile."""
     try:
         head = read_document(head_of(path))
@@ -42,7 +42,7 @@ def read(path: Path) -> Head:
     return head if is_head else "it is not a head"
 
 
-def faults(path: Path, head: Head, digests: Sequence[str], is_used: bool) -> list[str]:
+def faults(path: Path, head: HeadContent, digests: Sequence[str], is_used: bool) -> list[str]:
     """Return what a head says about a log: lines that it counts and that are not there, or a missing file.
 
     Args:
