@@ -176,7 +176,7 @@ class Analysis:
     @property
     def _log_limits(self) -> list[str]:
         """Seeds that were chosen or left behind, rows that were forged, and faults of the log."""
-        foreign = foreign_limits(self.results.of_another_recipe(self.study.trials), len(self.rows))
+        foreign = foreign_limits(self.results.foreign, len(self.rows) + len(self.results.foreign))
         declared = [claim.declaration for claim in self.claims]
         return [*foreign, *log_limits(declared, self.further_seeds, self.log, self.log_faults)]
 
@@ -245,7 +245,7 @@ class Analysis:
 def analyse(store: Store) -> Analysis:
     """Analyse the results of a study or a probe; the study may be incomplete."""
     study = store.declaration
-    results = TrialResults(store, [trial.trial for trial in study.trials])
+    results = TrialResults(store, study.trials)
     scores, diverged = results.scores(study.metric), results.diverged
     if unscored := results.places_without_score(study.metric):
         what = f"{count_of(len(unscored), 'row')} without {study.metric}"

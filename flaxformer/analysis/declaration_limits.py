@@ -61,5 +61,5 @@ def foreign_limits(names: Sequence[str], results: int) -> list[str]:
         return []
     return [
         f"{len(names)} of {results} results have another recipe or seed than their trial (such as {names[0]}): they "
-        "were changed by hand, or copied from another folder."
+        "were changed by hand, or copied from another folder, and are left out."
     ]

@@ -22,14 +22,18 @@ FEW = 5000
 class TrialResults:
     """Results of trials, in the order in which they are declared.
 
+    Results that hold another fingerprint or seed than their trial are left out.
+
     Args:
       store: the study's folder.
-      trials: names of the declared trials.
+      trials: the declared trials.
     """
 
-    def __init__(self, store: Store, trials: Sequence[str]) -> None:
-        self.trials, self._store = trials, store
+    def __init__(self, store: Store, trials: Sequence[DeclaredTrial]) -> None:
+        self.trials, self._store = [trial.trial for trial in trials], store
         scalars = columns.scalars(store)
+        self.foreign = _foreign(scalars, trials)
+        """Names of the trials whose result is left out."""
         self.declarations = dict(scalars["declaration"].value_counts().iter_rows())
         """Number of results, also of trials that are not declared, by the declaration that each holds."""
         self.table = self._align(scalars)
@@ -42,6 +46,8 @@ class TrialResults:
 
     def _align(self, table: pl.DataFrame) -> pl.DataFrame:
         names = pl.DataFrame({"trial": self.trials}, schema={"trial": pl.String})
+        if self.foreign:
+            table = table.filter(~pl.col("trial").is_in(self.foreign))
         return names.join(table, on="trial", how="left", maintain_order="left")
 
     def numbers(self, name: str) -> pl.Series:
@@ -56,16 +62,6 @@ class TrialResults:
         if name not in self._columns:
             self._columns[name] = self.numbers(name).to_list()
         return self._columns[name]
-
-    def of_another_recipe(self, trials: Sequence[DeclaredTrial]) -> list[str]:
-        """Names of the trials whose result holds another fingerprint or seed than the trial."""
-        rows = self.table["trial", "seed", "fingerprint"].rows()
-        expected = {trial.trial: (trial.seed, trial.fingerprint) for trial in trials}
-        return [
-            name
-            for name, seed, fingerprint in rows
-            if seed is not None and (seed, fingerprint or expected[name][1]) != expected[name]
-        ]
 
     @property
     def metrics(self) -> list[str]:
@@ -174,13 +170,23 @@ class TrialResults:
                 read = columns.rows_of(self._store, lacking)
                 self._kept |= {name: read.get(name) for name in lacking}
             rows = self._kept
-        return [rows.get(name) for name in names]
+        return [None if name in self.foreign else rows.get(name) for name in names]
 
     def _each(self, places: Sequence[int]) -> Iterator[tuple[int, Row | None]]:
         """Yield places with their whole rows, of which few are in memory at a time."""
         for begin in range(0, len(places), FEW):
             chunk = places[begin : begin + FEW]
             yield from zip(chunk, self.read(chunk), strict=True)
+
+
+def _foreign(scalars: pl.DataFrame, trials: Sequence[DeclaredTrial]) -> list[str]:
+    """Names of the trials whose result holds another fingerprint or seed than the trial."""
+    expected = {trial.trial: (trial.seed, trial.fingerprint) for trial in trials}
+    return [
+        name
+        for name, seed, fingerprint in scalars["trial", "seed", "fingerprint"].rows()
+        if name in expected and seed is not None and (seed, fingerprint or expected[name][1]) != expected[name]
+    ]
 
 
 def _floats(numbers: pl.Series) -> np.ndarray:

@@ -34,6 +34,8 @@ def main(arguments: Fit, console: Console) -> int:
     """Print the law of the points of a file."""
     columns = _columns(arguments)
     order = np.argsort(columns["losses"], kind="stable")
+    if not len(order):
+        raise UserError(f"'{arguments.file}' has no rows; expected one per trained model")
     if not 0 <= arguments.leave_out < len(order):
         raise UserError(f"--leave-out is {arguments.leave_out}; expected a number of points, of {len(order)}")
     used = np.sort(order[: len(order) - arguments.leave_out])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flaxformer.system.errors import UserError
 from flaxformer.system.objects import url_of
-from flaxformer.system.python_files import assigned_names, find_experiment, near_names, siblings
+from flaxformer.system.python_files import assigned_names, check_is_python, find_experiment, near_names, siblings
 
 DEFINES = {"plan": "study", "declare": "study", "run": "study", "train": "run", "improve": "ledger"}
 """Name that the file of a command defines."""
@@ -36,10 +36,12 @@ def check_inputs(name: str, command: object) -> None:
 def _check_file(expected: str | None, file: Path) -> None:
     """Check a file that defines `expected`; a study or a run if that is None."""
     path = find_experiment(file)
+    purpose = "defines `study` or `run`" if expected is None else f"defines `{expected}`"
     if not path.exists():
         near = near_names(file, (path for path in siblings(file) if path.suffix == ".py"))
-        defines = "`study` or `run`" if expected is None else f"`{expected}`"
-        raise UserError(f"no file '{file}'; {near or f'expected a Python file that defines {defines}'}")
+        raise UserError(f"no file '{file}'; {near or f'expected a Python file that {purpose}'}")
+    if path.is_file():
+        check_is_python(file, purpose)
     if not path.is_file() or expected is None:
         return
     try:

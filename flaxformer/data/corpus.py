@@ -1,7 +1,6 @@
 """Text as bytes, split into training and validation parts, with a fingerprint."""
 
 import dataclasses
-import functools
 import hashlib
 import sysconfig
 from pathlib import Path
@@ -9,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer.data.compressed import matching, read_bytes
-from flaxformer.data.lines import character_boundary, decode_utf8, refuse_structured
+from flaxformer.data.lines import BYTE_ORDER_MARK, character_boundary, decode_utf8, refuse_structured
 from flaxformer.system.errors import UserError
+from flaxformer.system.remembered import remembered
 from flaxformer.system.remote_data import local_path
 
 MODULES = """
@@ -46,7 +46,7 @@ class Corpus:
         return {"sha256": self.digest, "files": self.files} | sizes
 
 
-@functools.cache
+@remembered
 def standard_library() -> Corpus:
     """Return the source code of this Python's standard library: a fixed list of modules and packages, about 7 MB.
 
@@ -63,7 +63,7 @@ def standard_library() -> Corpus:
     return split_by_file_name(root, files)
 
 
-@functools.cache
+@remembered
 def read_text_files(path: str, pattern: str, validation_tenths: int, is_text: bool = False) -> Corpus:
     """Read the user's text: a file, whose end becomes the validation text, or a folder, split by file name.
 
@@ -107,7 +107,7 @@ def _read_file(file: Path, is_text: bool) -> bytes:
     data = read_bytes(file)
     if is_text:
         decode_utf8(data, str(file))
-    return data
+    return data.removeprefix(BYTE_ORDER_MARK)
 
 
 def split_by_file_name(root: Path, files: list[Path], validation_tenths: int = 1, is_text: bool = False) -> Corpus:

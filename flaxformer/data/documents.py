@@ -14,6 +14,7 @@ from flaxformer.data.lines import (
     read_line_pairs,
     refuse_structured,
     text_field,
+    text_start,
 )
 from flaxformer.data.rows import HUB_FILES, READERS, find_table, list_hub_files, read_rows
 from flaxformer.system.errors import UserError
@@ -23,6 +24,15 @@ from flaxformer.system.remote_data import local_path
 PIECE = 2**20
 """Bytes of a text file in memory at a time; a piece ends at the end of a line, if it has one."""
 HUB = "hf:"
+READ_OF = {
+    "two text files": (),
+    "a text file": (),
+    "a table": ("field", "drop"),
+    "several files": ("field", "drop"),
+    "a folder": ("field", "drop", "pattern"),
+    "a data set of the hub": ("field", "drop", "subset", "split"),
+}
+"""Arguments of `Texts`, of those with a default, that each kind of source reads."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,25 +79,39 @@ class Texts:
 
     def __iter__(self) -> Iterator[Document]:
         if self.target is not None:
+            self._check_read("two text files")
             yield from self._read_pairs(local_path(self.source, "source"), local_path(self.target, "target"))
             return
         is_hub_file = self.source.startswith(HUB_FILES)
         if "*" in self.source and not Path(self.source).exists():
+            self._check_read("several files")
             yield from self._read_matching(is_hub_file)
             return
         if self.source.startswith(HUB) and not is_hub_file:
+            self._check_read("a data set of the hub")
             yield from self._row_documents(self.source, self._read_hub())
             return
         root = find_table(self.source, "source") if is_hub_file else local_path(self.source, "source")
         if root.is_file() and suffix_of(root).lower() not in READERS:
+            self._check_read("a text file")
             yield from self._split_file(root)
             return
+        self._check_read("a table" if root.is_file() else "a folder")
         files = [root] if root.is_file() else matching(root, self.pattern)
         if not files:
             kind = f"has no file matching '{self.pattern}'" if root.is_dir() else "is neither a file nor a folder"
             raise UserError(f"source is '{self.source}', which {kind}; expected text to learn from")
         for file in files:
             yield from self._read_file(file, file.name if file == root else file.relative_to(root).as_posix())
+
+    def _check_read(self, kind: str) -> None:
+        """Refuse an argument that this kind of source does not read."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in ("field", "drop", "pattern", "subset", "split"):
+            if name not in READ_OF[kind] and (value := getattr(self, name)) != defaults[name]:
+                raise UserError(
+                    f"{name} is {value!r}, and source '{self.source}' is {kind}, which has none; expected no {name}"
+                )
 
     def _read_matching(self, is_hub_file: bool) -> Iterator[Document]:
         """Yield the documents of the files that match `source`, in the order of their names."""
@@ -113,7 +137,8 @@ class Texts:
             yield from self._row_documents(name, self._read_texts(file))
         else:
             refuse_structured(file, "text or a table that `prepare` reads")
-            yield Document(name, tenth(name.encode()), lambda: self._read_pieces(file, 0, read_size(file)))
+            pieces = functools.partial(self._read_pieces, file, text_start(file), read_size(file))
+            yield Document(name, tenth(name.encode()), pieces)
 
     def _read_texts(self, file: Path) -> Iterator[str]:
         """Yield the text of each row of a table."""
@@ -126,13 +151,13 @@ class Texts:
     def _split_file(self, file: Path) -> Iterator[Document]:
         """Yield a file as two documents, split between two characters."""
         refuse_structured(file, "text or a table that `prepare` reads")
-        size = read_size(file)
-        if not size:
+        start, size = text_start(file), read_size(file)
+        if size == start:
             raise UserError(f"{file} is empty; expected text to learn from")
-        cut = size * (10 - self.validation_tenths) // 10
+        cut = start + (size - start) * (10 - self.validation_tenths) // 10
         with open_bytes(file, cut) as opened:
             cut += character_boundary(opened.read(4))
-        yield Document(file.name, 9, lambda: self._read_pieces(file, 0, cut))
+        yield Document(file.name, 9, lambda: self._read_pieces(file, start, cut))
         yield Document(file.name, 0, lambda: self._read_pieces(file, cut, size))
 
     def _read_pieces(self, file: Path, start: int, stop: int) -> Iterator[bytes]:

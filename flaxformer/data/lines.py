@@ -1,8 +1,9 @@
 r"""Lines, characters and rows of text files: one rule each for all readers.
 
 A line ends at "\n". White space at both ends of a line, such as the "\r" of Windows, is not part of a sentence; a "\r"
-within a line, and Unicode's separators, are characters like others. Text is UTF-8 where characters are read; bytes that
-are not UTF-8, and halves of surrogate pairs in JSON, are refused with their place.
+within a line, and Unicode's separators, are characters like others. A byte order mark at the head of a file is no part
+of its text. Text is UTF-8 where characters are read; bytes that are not UTF-8, and halves of surrogate pairs in JSON,
+are refused with their place.
 """
 
 import itertools
@@ -13,6 +14,8 @@ from flaxformer.data.compressed import open_bytes, suffix_of
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.json_reader import parse_json
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Mark that some programs write at the head of a UTF-8 file."""
 STRUCTURED = {
     ".csv": "a table",
     ".tsv": "a table",
@@ -27,9 +30,15 @@ STRUCTURED = {
 """Kinds of files that are not plain text, by suffix."""
 
 
+def text_start(file: Path) -> int:
+    """Return the place of the first byte of a file's text: 3 behind a byte order mark, else 0."""
+    with open_bytes(file) as opened:
+        return len(BYTE_ORDER_MARK) if opened.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else 0
+
+
 def read_lines(file: Path) -> Iterator[bytes]:
     """Yield the lines of a file without white space at their ends, decompressed if its name says so."""
-    with open_bytes(file) as lines:
+    with open_bytes(file, text_start(file)) as lines:
         yield from map(bytes.strip, lines)
 
 

@@ -1,6 +1,5 @@
 """Pairs of lines, of which the second translates the first, from two text files or from prepared tokens."""
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from flaxformer.data.corpus import tenth
 from flaxformer.data.lines import read_line_pairs
 from flaxformer.data.tokenizer import Tokenizer
+from flaxformer.system.remembered import remembered
 from flaxformer.system.remote_data import local_path
 
 
@@ -25,7 +25,7 @@ def split_pairs(tokens: np.ndarray, documents: np.ndarray) -> list[Pair]:
     return [Pair(source, target) for source, target in zip(lines[::2], lines[1::2], strict=True)]
 
 
-@functools.cache
+@remembered
 def read_pairs(source_path: str, target_path: str, encoding: Tokenizer) -> list[Pair]:
     """Read every pair of lines, without white space at their ends, as tokens.
 

@@ -1,6 +1,5 @@
 """Questions with several answers, read from JSON lines, and texts with labels, which become such questions."""
 
-import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import NamedTuple
 from flaxformer.data.compressed import read_bytes
 from flaxformer.data.lines import parse_json_object, read_lines, text_field
 from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.remembered import remembered
 from flaxformer.system.remote_data import local_path
 
 
@@ -22,7 +22,7 @@ class Question(NamedTuple):
     """Number of its line in the file, from 1."""
 
 
-@functools.cache
+@remembered
 def read_questions(path: str) -> tuple[Question, ...]:
     """Read a file with a JSON object per line: {"context": text, "choices": [text, …], "answer": index or text}.
 
@@ -34,7 +34,7 @@ def read_questions(path: str) -> tuple[Question, ...]:
     return _read(path, _question)
 
 
-@functools.cache
+@remembered
 def read_labelled(path: str, template: str, labels: tuple[str, ...], words: tuple[str, ...]) -> tuple[Question, ...]:
     """Read a file with a JSON object per line, {"text": text, "label": label}, as questions with a choice per label.
 

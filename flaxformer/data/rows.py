@@ -12,7 +12,6 @@ decompressed, except Parquet.
 """  # noqa: E501
 
 import csv
-import functools
 import hashlib
 import itertools
 import math
@@ -24,6 +23,7 @@ from flaxformer.data.compressed import open_bytes, read_bytes, suffix_of
 from flaxformer.data.lines import STRUCTURED, check_characters, check_names, decode_utf8, parse_json_object
 from flaxformer.system.errors import UserError, quote
 from flaxformer.system.extras import library
+from flaxformer.system.remembered import remembered
 from flaxformer.system.remote_data import local_path
 
 ROWS = 1024
@@ -45,7 +45,7 @@ class Cells(NamedTuple):
     values: Mapping[str, str]
 
 
-@functools.cache
+@remembered
 def find_table(path: str, name: str = "path") -> Path:
     """Return the file of a path, or of hf://datasets/OWNER/NAME/FILE or OWNER/NAME@REVISION/FILE (extra datasets).
 
@@ -94,7 +94,7 @@ def list_hub_files(path: str, name: str) -> list[str]:
     return [root + file for file in sorted(files) if PurePosixPath("/", file).match(f"/{pattern}")]
 
 
-@functools.cache
+@remembered
 def table_digest(path: str, name: str = "path") -> str:
     """Return the SHA-256 of the decompressed content of a table, as it was when this process first read it."""
     return hashlib.sha256(read_bytes(find_table(path, name))).hexdigest()
@@ -117,7 +117,7 @@ def read_rows(file: Path, columns: Collection[str], name: str | None = None) -> 
     yield from READERS[suffix](file, columns, where)
 
 
-@functools.cache
+@remembered
 def read_cells(path: str, columns: tuple[str, ...], name: str = "path") -> tuple[Cells, ...]:
     """Return some columns of all rows of a table as text; numbers are written as Python writes them.
 

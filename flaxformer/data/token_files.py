@@ -9,7 +9,6 @@ data.json: format; dtype; vocabulary; counts; whether documents are pairs of a l
 """
 
 import dataclasses
-import functools
 import hashlib
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
@@ -18,6 +17,7 @@ import numpy as np
 
 from flaxformer.system.digests import read_document
 from flaxformer.system.errors import UserError
+from flaxformer.system.remembered import remembered
 from flaxformer.system.remote_data import local_path
 
 FORMAT = "flaxformer tokens 2"
@@ -115,7 +115,7 @@ class TokenFolder:
         return digests | {f"{side}_tokens": count for side, count in self.description["tokens"].items()}
 
 
-@functools.cache
+@remembered
 def open_tokens(path: str) -> TokenFolder:
     """Open a folder of tokens, and check data.json and the size and digest of every file.
 

@@ -13,6 +13,7 @@ from flaxformer.data.lines import decode_utf8
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
 from flaxformer.system.json_reader import parse_json
+from flaxformer.system.remembered import remembered
 from flaxformer.system.remote_data import local_path
 
 CHARACTERS = "flaxformer characters"
@@ -61,7 +62,7 @@ BYTES = Tokenizer(
 )
 
 
-@functools.cache
+@remembered
 def read_tokenizer(path: str | None) -> Tokenizer:
     """Read the tokenizer of a file; without a path, return the one whose tokens are bytes.
 

@@ -30,6 +30,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import StudyPlan
 from flaxformer.system.errors import UserError, quote
+from flaxformer.system.remembered import forget
 from flaxformer.system.startup import set_up
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.user_code.source import is_user_module
@@ -94,6 +95,7 @@ def run(
       UserError: a value that is not a study; or the folder holds another study, or results of another recipe or code.
     """
     set_up(keep_programs=False)
+    forget()  # data may have changed since an earlier call
     study = _study_of(study)
     notify = remote.to_stderr if progress else LOG.info
     try:

@@ -16,7 +16,7 @@ from flaxformer.ledger.beginning import begun_of, check_begun
 from flaxformer.ledger.candidates import RATE
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.judge import AttemptEvidence, judge
-from flaxformer.ledger.log import AnyEntry, Attempt, Confirmation, Decision
+from flaxformer.ledger.log import Attempt, AttemptVerdict, Confirmation, Decision, EntryT
 from flaxformer.ledger.reading import (
     AXIS,
     BEST,
@@ -24,6 +24,7 @@ from flaxformer.ledger.reading import (
     CONFIRMATION,
     TUNING,
     LedgerResults,
+    PairScores,
     digest_of_scores,
     folder_of,
     read_ledger,
@@ -176,6 +177,14 @@ class OpenLedger:
                 "changed; expected them as they were, or another --output"
             )
         self.plans[number] = plan
+        return self._append(results, entry)
+
+    def _append(self, results: LedgerResults, entry: EntryT) -> EntryT:
+        """Add an entry that follows from these results.
+
+        Raises:
+          UserError: another process has added one since they were read.
+        """
         with lock_folder(self.root, "writes the ledger", PATIENCE):
             entries, _ = log.read(self.root)
             if len(entries) != len(results.entries):
@@ -240,7 +249,7 @@ class OpenLedger:
         with keeping_compiled_runs(COMPILED):
             while True:
                 scores = read_scores(begun, attempt, folder)
-                evidence = judge(begun, level, scores.best, scores.candidate)
+                evidence = judge(begun, level, scores.best, scores.candidate, scores.identical)
                 yield Looked(attempt.number, evidence)
                 if evidence.verdict is not None:
                     break
@@ -248,10 +257,7 @@ class OpenLedger:
                 look = seeds[first : first + begun.together]
                 names = [f"{AXIS}={label},seed={seed}" for seed in look for label in (BEST, CANDIDATE)]
                 yield from run_plan(plan, execution, only=names)
-        pairs = evidence.pairs + (evidence.verdict == "failed")  # the pair with a run that failed counts too
-        results_digest = digest_of_scores(scores.best[:pairs], scores.candidate[:pairs])
-        decision = Decision(number=attempt.number, verdict=evidence.verdict, pairs=pairs, results=results_digest)
-        self._record(decision)
+        self._record(_decision(attempt.number, evidence.verdict, evidence, scores))
 
     def _plan_of(self, attempt: Attempt, results: LedgerResults) -> StudyPlan:
         best = self.best(results)
@@ -259,15 +265,20 @@ class OpenLedger:
         return StudyPlan(candidates.attempt_study(self.ledger, attempt.number, best, candidate, attempt.reason))
 
     def withdraw(self) -> Attempt:
-        """End the attempt without a verdict; it counts as one without effect.
+        """End the attempt that has no verdict; it counts as one without effect.
+
+        If its results decide it, which a kill may have left unrecorded, their verdict is recorded instead.
 
         Raises:
           UserError: every attempt has a verdict.
         """
-        unfinished = self._sound().unfinished
+        results = self._sound()
+        unfinished = results.unfinished
         if unfinished is None:
             raise UserError(f"every attempt of {self.root} has a verdict; expected one under way")
-        self._record(Decision(number=unfinished.number, verdict="withdrawn", pairs=0, results=""))
+        number, evidence = unfinished.number, unfinished.evidence
+        scores = read_scores(results.begun, unfinished.entry, folder_of(self.root, number))
+        self._record(_decision(number, evidence.verdict or "withdrawn", evidence, scores))
         return unfinished.entry
 
     def _record(self, decision: Decision) -> None:
@@ -290,10 +301,8 @@ class OpenLedger:
             raise UserError(f"{self.root} has kept no change; expected at least one to confirm")
         study = candidates.confirmation_study(self.ledger, self.best(results), self._test_metric())
         plan = StudyPlan(study)
-        with lock_folder(self.root, "writes the ledger", PATIENCE):
-            entries: list[AnyEntry] = log.read(self.root)[0]
-            if not any(isinstance(entry, Confirmation) for entry in entries):
-                log.append(self.root, entries, Confirmation(metric=study.metric, attempts=len(results.attempts)))
+        if not results.confirmations:
+            self._append(results, Confirmation(metric=study.metric, attempts=len(results.attempts)))
         yield from run_plan(plan, dataclasses.replace(self.execution, output=self.root / CONFIRMATION))
 
     def _test_metric(self) -> str:
@@ -302,3 +311,10 @@ class OpenLedger:
         if metric not in metrics_of(start) or start.task.load().test() is None:
             return metric
         return f"test_{metric.removeprefix('validation_')}"
+
+
+def _decision(number: int, verdict: AttemptVerdict, evidence: AttemptEvidence, scores: PairScores) -> Decision:
+    """The end of an attempt by its pairs so far; one with a run that failed counts too."""
+    pairs = evidence.pairs + (evidence.verdict == "failed")
+    results = digest_of_scores(scores.best[:pairs], scores.candidate[:pairs])
+    return Decision(number=number, verdict=verdict, pairs=pairs, results=results)

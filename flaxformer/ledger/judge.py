@@ -15,7 +15,7 @@ from flaxformer.ledger.log import AttemptVerdict, Begun
 from flaxformer.statistics import sequential
 
 IDENTICAL = 3
-"""Number of pairs without any difference from which on a candidate counts as unchanged."""
+"""Number of pairs without any difference, in any metric, from which on a candidate counts as unchanged."""
 
 LIMIT = 0.05
 """Probability that a limit of the confidence sequence is on the wrong side of the mean at some look."""
@@ -62,7 +62,11 @@ class AttemptEvidence:
 
 
 def judge(
-    begun: Begun, level: float, best: Sequence[float | None], candidate: Sequence[float | None]
+    begun: Begun,
+    level: float,
+    best: Sequence[float | None],
+    candidate: Sequence[float | None],
+    identical: Sequence[bool] | None = None,
 ) -> AttemptEvidence:
     """Return the state of an attempt.
 
@@ -72,6 +76,8 @@ def judge(
       best: score of the best recipe at each seed in order, of the first pairs; None for a run that failed or whose
         metric is not finite.
       candidate: those of the candidate.
+      identical: for each pair, True if both runs have the same value of every metric; by default, of this one. Equal
+        accuracies alone do not show that the programs are the same.
     """
     sign = -1.0 if begun.goal == "lower" else 1.0
     improvements: list[float] = []
@@ -79,18 +85,22 @@ def judge(
         if b is None or c is None:
             return AttemptEvidence("failed", tuple(improvements), level)
         improvements.append(sign * (c - b))
-    [pairs], [end] = decide(np.array(improvements, float)[None], begun, level)
+    same = None if identical is None else np.array(identical[: len(improvements)], bool)[None]
+    [pairs], [end] = decide(np.array(improvements, float)[None], begun, level, same)
     verdict = None if end == UNDECIDED and pairs < begun.seeds else ENDS[end]
     return AttemptEvidence(verdict, tuple(improvements[:pairs]), level)
 
 
-def decide(improvements: np.ndarray, begun: Begun, level: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def decide(
+    improvements: np.ndarray, begun: Begun, level: float | np.ndarray, identical: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return for each attempt the number of pairs at the first look that decides it, and its end as a place of `ENDS`.
 
     Args:
       improvements: [attempts, pairs], of attempts with as many pairs each.
       begun: the ledger's declaration.
       level: level at which each attempt is kept.
+      identical: [attempts, pairs], see `judge`.
     """
     x = np.asarray(improvements, float)
     attempts, n = x.shape
@@ -99,7 +109,8 @@ def decide(improvements: np.ndarray, begun: Begun, level: float | np.ndarray) ->
     pairs = np.arange(1, n + 1)
     kept = sequential.evidence(x) >= -np.log(np.asarray(level, float))[..., None]
     dropped = sequential.evidence(-x, -begun.effect) >= -math.log(begun.false_drops)
-    unchanged = (np.abs(x).cumsum(-1) == 0) & (pairs >= IDENTICAL)
+    differs = x != 0 if identical is None else ~identical
+    unchanged = (differs.cumsum(-1) == 0) & (pairs >= IDENTICAL)
     is_look = (pairs % begun.together == 0) | (pairs == begun.seeds)
     ends = np.where(is_look, np.select([unchanged, kept, dropped], [UNCHANGED, KEPT, DROPPED], UNDECIDED), UNDECIDED)
     is_decided = (ends != UNDECIDED).any(-1)

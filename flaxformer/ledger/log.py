@@ -5,8 +5,7 @@
     {"kind": "verdict", "number": 1, "verdict": "dropped", "pairs": 9, "results": "…"}
     {"kind": "confirmation", "metric": "test_loss", "seeds": [1000, 8]}
 
-The digests show a line that was changed, removed or inserted; that of the last line shows no removal of lines at the
-end, which leaves folders of attempts without a line.
+The digests show a line that was changed, removed or inserted, and ledger.head one at the end (`store.log_head`).
 """
 
 import datetime
@@ -18,8 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 import flaxformer
+from flaxformer.store import log_head, records
 from flaxformer.system import digests
 from flaxformer.system.digests import FormError, JsonObject
+from flaxformer.system.links import check_file
 from flaxformer.system.typed_data import Count, FiniteNumber, Int64, Probability, Record, convert, plain
 
 NAME = "ledger.jsonl"
@@ -116,6 +117,7 @@ def read(root: Path) -> tuple[list[AnyEntry], list[str]]:
     """Return the sound entries of a ledger's log, and what is wrong with it."""
     entries: list[AnyEntry] = []
     path = root / NAME
+    head = log_head.read(path)
     rows, faults = digests.lines(path)
     faults = [f"{NAME}, {fault}" for fault in faults]
     expected = ""
@@ -129,18 +131,31 @@ def read(root: Path) -> tuple[list[AnyEntry], list[str]]:
             faults.append(f"{NAME}, row {place}: it does not follow the row before it, which was changed or removed")
         expected = digest_of(entry)
         entries.append(entry)
+    counted = log_head.line_digests(path)
+    faults += log_head.faults(path, head, counted, is_used=len(counted) > 1)  # a kill may leave one line without a head
     return entries, [*faults, *_faults_of_order(entries)]
 
 
 def _faults_of_order(entries: Sequence[AnyEntry]) -> Iterator[str]:
-    if entries and not isinstance(entries[0], Begun):
-        yield f"{NAME} does not begin with the ledger's declaration"
-    numbers = [entry.number for entry in entries if isinstance(entry, Attempt)]
-    if numbers != list(range(1, len(numbers) + 1)):
-        yield f"{NAME} has the attempts {numbers[:10]}; expected 1, 2, 3, … in order"
-    decided = [entry.number for entry in entries if isinstance(entry, Decision)]
-    if len(set(decided)) < len(decided) or not set(decided) <= set(numbers):
-        yield f"{NAME} has verdicts on the attempts {decided[:10]}; expected at most one on each attempt"
+    """Entries in places where no command writes them."""
+    number, is_open, is_confirmed = 0, False, False
+    for place, entry in enumerate(entries, start=1):
+        match entry:
+            case Begun():
+                expected, fits = "the first row, once", place == 1
+            case Attempt():
+                number += 1
+                expected = f"attempt {number}, after a verdict on each one before it, and before a confirmation"
+                fits = entry.number == number and not is_open and not is_confirmed and place > 1
+                is_open = True
+            case Decision():
+                expected, fits = "one verdict on each attempt, after it", entry.number == number and is_open
+                is_open = False
+            case Confirmation():
+                expected, fits = "one, after a verdict on each attempt", not is_open and not is_confirmed and place > 1
+                is_confirmed = True
+        if not fits:
+            yield f"{NAME}, row {place} ({type(entry).__struct_config__.tag}) is out of place; expected {expected}"
 
 
 def digest_of(entry: AnyEntry) -> str:
@@ -153,10 +168,15 @@ def append(root: Path, entries: Sequence[AnyEntry], entry: EntryT) -> EntryT:
     """Add an entry after those that were read, with its time; it is on the disk when this returns.
 
     Raises:
-      OSError: it cannot be written.
+      UserError: it cannot be written.
     """
+    path = root / NAME
+    for file in (path, log_head.head_of(path)):
+        check_file(file)
+    log_head.remove_torn_line(path)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     previous = digest_of(entries[-1]) if entries else ""
     written = replace(entry, time=now, flaxformer=flaxformer.__version__, previous=previous)
-    digests.append_line(root / NAME, plain(written))
+    records.append_line(path, plain(written))
+    log_head.write(path, log_head.line_digests(path))
     return written

@@ -30,7 +30,7 @@ MEANINGS: dict[AttemptVerdict | None, str] = {
     "kept": "the change is part of the best recipe",
     "dropped": "an improvement of the effect of interest or more is excluded",
     "open": "neither, after all its pairs",
-    "unchanged": "every pair gave the same number",
+    "unchanged": "every pair gave the same numbers",
     "failed": "a run failed, or its metric is not finite",
     "withdrawn": "ended by its author; it counts as one without effect",
     None: "under way",

@@ -1,6 +1,7 @@
 """Beam search: the most probable continuations of a prompt."""
 
 import functools
+import numbers
 from collections.abc import Callable
 from typing import TypeVar, Unpack
 
@@ -19,11 +20,13 @@ from flaxformer.model.decoding_edits import EditArguments, check_edits
 from flaxformer.model.interface import extend_edited
 from flaxformer.model.mapped_edits import AXIS, map_edits
 from flaxformer.model.prefill import read_prompt
-from flaxformer.model.prompt import check_prompt
+from flaxformer.model.prompt import check_count, check_prompt
 from flaxformer.model.weights import Transformer
-from flaxformer.system.errors import UserError
+from flaxformer.system.errors import UserError, quote
 
 TreeT = TypeVar("TreeT")
+LARGEST_PENALTY = 8
+"""Largest exponent of a length; with it, scores of 10,000 tokens are within the range of float32."""
 Shared = tuple[Decoder, Float[Array, ""]]
 """Arguments that all prompts share, and the length penalty."""
 
@@ -85,8 +88,11 @@ def beam_search(
     """
     end, edit, prefix_inputs = settings.get("end"), settings.get("edit"), prefix_inputs_of(settings, PromptSettings)
     tokens, is_valid = check_prompt(config, prompt, settings.get("valid"), steps, end, prefix_inputs)
-    if beams < 1:
-        raise UserError(f"beams is {beams}; expected at least 1")
+    check_count("beams", beams)
+    if not (isinstance(length_penalty, numbers.Real) and abs(length_penalty) <= LARGEST_PENALTY):
+        raise UserError(
+            f"length_penalty is {quote(length_penalty)}; expected a number from −{LARGEST_PENALTY} to {LARGEST_PENALTY}"
+        )
     check_edits(params, config, edit, len(tokens), tokens.shape[1] + steps - 1, prefix_inputs)
     decoder = Decoder(params, config, EditArguments.of(edit), end=end)
     mesh = None if edit else mesh_for_rows(len(tokens))  # edits may have values per row

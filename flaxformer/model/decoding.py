@@ -21,11 +21,11 @@ from flaxformer.model.call import PrefixInputs
 from flaxformer.model.decoding_edits import EditArguments, check_edits
 from flaxformer.model.interface import extend_edited
 from flaxformer.model.prefill import read_prompt
-from flaxformer.model.prompt import check_prompt, check_prompt_chunk
+from flaxformer.model.prompt import check_count, check_prompt, check_prompt_chunk
 from flaxformer.model.sampling import Sampling, sample
 from flaxformer.model.weights import Transformer
 from flaxformer.nn.widen import widen
-from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.errors import UserError, did_you_mean, quote
 
 CAPACITY_MULTIPLE = 32
 """Divisor of the capacity of a cache, so that similar lengths share a compiled loop."""
@@ -141,8 +141,9 @@ def stream(
     key, sampling = settings.get("key"), settings.get("sampling", Sampling())
     prefix_inputs = prefix_inputs_of(settings, DecodingSettings)
     tokens, is_valid = check_prompt(config, prompt, settings.get("valid"), steps, end, prefix_inputs)
-    if chunk < 1:
-        raise UserError(f"chunk is {chunk}; expected at least 1")
+    check_count("chunk", chunk)
+    if not isinstance(sampling, Sampling):
+        raise UserError(f"sampling is {quote(sampling)}; expected Sampling(...), or to be left out for greedy decoding")
     if key is None and sampling.temperature is not None:
         raise UserError(f"key is None with temperature {sampling.temperature}; expected a random key")
     check_prompt_chunk(config, settings.get("prompt_chunk"))

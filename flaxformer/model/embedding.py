@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters
+from flaxformer.system.errors import UserError
 
 
 def embed(
@@ -26,8 +27,8 @@ def embed(
       table: embedding table of the decoder, for an encoder that shares it.
 
     Raises:
-      ValueError: a position beyond the model's `max_length`, where indexing would clamp silently; inputs of the wrong
-        type or width.
+      UserError: no token, or a position beyond the model's `max_length`, where indexing would clamp silently.
+      ValueError: inputs of the wrong type or width.
     """
     x = config.embedding.apply(weights, inputs, token_types, table, config.sizes)
     dtype = x.dtype
@@ -43,9 +44,11 @@ def embed(
 
 
 def _check_range(config: ModelConfig, length: int, positions: Int[Array, "*batch T"]) -> None:
-    """Check that all positions are below `max_length`; traced positions cannot be checked."""
+    """Check that there is a token, and that positions are below `max_length`; traced ones cannot be checked."""
     longest = config.max_length
+    if not length:
+        raise UserError("sequence length is 0; expected at least one token")
     if longest is not None and length > longest:
-        raise ValueError(f"sequence length is {length}; expected at most max_length {longest}")
+        raise UserError(f"sequence length is {length}; expected at most max_length {longest}")
     if longest is not None and not isinstance(positions, jax.core.Tracer) and positions.max(initial=0) >= longest:
-        raise ValueError(f"a position is {positions.max()}; expected positions below max_length {longest}")
+        raise UserError(f"a position is {positions.max()}; expected positions below max_length {longest}")

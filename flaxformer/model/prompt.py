@@ -1,11 +1,13 @@
 """Validation of the arguments of decoding."""
 
+from typing import TypeGuard
+
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Int
 
 from flaxformer.config import ModelConfig
 from flaxformer.model.call import ArrayIndex, PrefixInputs
-from flaxformer.system.errors import UserError
+from flaxformer.system.errors import UserError, quote
 
 
 def check_prompt(
@@ -47,8 +49,7 @@ def check_prompt_chunk(config: ModelConfig, chunk: int | None) -> None:
     """
     if chunk is None:
         return
-    if chunk < 1:
-        raise UserError(f"prompt_chunk is {chunk}; expected at least 1, or None")
+    check_count("prompt_chunk", chunk)
     if config.mask_pattern == "prefix":
         raise UserError(
             f'prompt_chunk is {chunk} with mask_pattern "prefix", where all tokens of a prompt attend to each other; '
@@ -70,11 +71,26 @@ def check_ids(name: str, ids: np.ndarray, valid: np.ndarray, vocabulary: int) ->
         raise UserError(f"{name} has token {ids[place]} at {place}; expected ids from 0 to {vocabulary - 1}")
 
 
+def check_count(name: str, value: object) -> None:
+    """Check a number of tokens or beams.
+
+    Raises:
+      UserError: it is not a whole number, or is below 1.
+    """
+    if not _is_whole(value):
+        raise UserError(f"{name} is {quote(value)}; expected a whole number, at least 1")
+    if value < 1:
+        raise UserError(f"{name} is {value}; expected at least 1")
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _check_numbers(config: ModelConfig, length: int, steps: int, end: int | None) -> None:
-    if steps < 1:
-        raise UserError(f"steps is {steps}; expected at least 1")
-    if end is not None and not 0 <= end < config.vocabulary:
-        raise UserError(f"end is {end}; expected an id from 0 to {config.vocabulary - 1}")
+    check_count("steps", steps)
+    if end is not None and not (_is_whole(end) and 0 <= end < config.vocabulary):
+        raise UserError(f"end is {quote(end)}; expected an id from 0 to {config.vocabulary - 1}")
     needed = length + steps - 1  # the last new token is not an input
     if config.max_length is not None and needed > config.max_length:
         raise UserError(

@@ -1,5 +1,6 @@
 """Choice of the next token from its logits: greedy, or random with temperature, top-k and top-p."""
 
+import math
 from collections.abc import Iterator
 
 import jax
@@ -19,7 +20,7 @@ class Sampling(Config):
         None for all.
     """
 
-    temperature: float | None = leaf(None, above=0)
+    temperature: float | None = leaf(None, above=0, below=math.inf)
     top_k: int | None = static(None, at_least=1)
     top_p: float | None = leaf(None, above=0, at_most=1)
 

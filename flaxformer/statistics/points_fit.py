@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import optimize
 
+from flaxformer.statistics.finite import LARGEST
 from flaxformer.statistics.law_losses import (
     DELTA,
     LOSSES,
@@ -32,7 +33,7 @@ from flaxformer.system.errors import UserError, did_you_mean
 FEWEST_POINTS = 6
 """Number of points below which nothing is fitted: one more than the law has parameters."""
 FEWEST_LEVELS = 3
-"""Number of different N, and of different D, below which nothing is fitted."""
+"""Number of different N, D and losses below which nothing is fitted."""
 GRID = (
     np.arange(0.0, 30.0, 5.0),
     np.arange(0.0, 30.0, 5.0),
@@ -107,7 +108,7 @@ def fit_joint_law(
       seed: seed of the resampling.
 
     Raises:
-      UserError: there are too few points or different N or D, or a number is not finite and positive.
+      UserError: there are too few points, or too few different N, D or losses, or a number is not finite and positive.
     """
     if loss not in LOSSES:
         raise UserError(f"loss is '{loss}'{did_you_mean(str(loss), LOSSES)}")
@@ -115,6 +116,8 @@ def fit_joint_law(
         raise UserError(f"delta is {delta}; expected a positive number")
     if not isinstance(resamples, int) or resamples < 0:
         raise UserError(f"resamples is {resamples}; expected a whole number of at least 0")
+    if not isinstance(seed, int) or seed < 0:
+        raise UserError(f"seed is {seed}; expected a whole number of at least 0")
     points = _check_points(parameters, tokens, losses, embeddings)
     problem, n = _Problem(np.log(points), loss, delta), points.shape[1]
     theta = problem.best()
@@ -155,16 +158,18 @@ def _check_points(
     if embeddings is not None:
         arrays["parameters"] = arrays["parameters"] - arrays.pop("embeddings")
     for name, values in arrays.items():
-        if (wrong := np.flatnonzero(~(np.isfinite(values) & (values > 0)))).size:
+        if (wrong := np.flatnonzero(~((values > 0) & (values <= LARGEST)))).size:
             without = " without embeddings" if embeddings is not None and name == "parameters" else ""
             raise UserError(
-                f"{name}{without} of point {wrong[0]} is {values[wrong[0]]:g}; expected a finite number above 0"
+                f"{name}{without} of point {wrong[0]} is {values[wrong[0]]:g}; expected a finite number above 0, "
+                f"of at most {LARGEST:g}"
             )
     if len(arrays["losses"]) < FEWEST_POINTS:
         raise UserError(f"there are {len(arrays['losses'])} points; expected at least {FEWEST_POINTS}")
-    for name in ("parameters", "tokens"):
+    for name in ("parameters", "tokens", "losses"):
         if (levels := len(np.unique(arrays[name]))) < FEWEST_LEVELS:
-            raise UserError(f"the points have {levels} different numbers of {name}; expected at least {FEWEST_LEVELS}")
+            what = name if name == "losses" else f"numbers of {name}"
+            raise UserError(f"the points have {levels} different {what}; expected at least {FEWEST_LEVELS}")
     return np.stack([arrays[name] for name in ("parameters", "tokens", "losses")])
 
 

@@ -7,8 +7,7 @@ An entry is a declaration that differs from the one before it, or an event: an i
 results), an attempt to replicate, or a verification. Every line holds the digest of the line before it, every result
 holds the digest of the entry under which it was obtained, and the head counts the lines. A line that is changed,
 inserted or removed afterwards, also the last one or all of them, is therefore detected, unless all of these are
-replaced as well. A line is on the disk before the head counts it: after a crash between the two, the log is one line
-ahead of its head, which is not a fault. Faults are written into the next entry, so that they last.
+replaced as well (`store.log_head`). Faults are written into the next entry, so that they last.
 
 A folder that is deleted and run again leaves no trace: where that matters, publish the digest of the first entry, which
 `flaxformer declare` prints, before you run.
@@ -23,18 +22,16 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 import flaxformer
-from flaxformer.store import columns, records
+from flaxformer.store import columns, log_head, records
 from flaxformer.store.declaration import Declaration
 from flaxformer.store.log_entries import DeclarationEntry, Entry, Interim, entry_of, read_entry
 from flaxformer.store.places import RUNGS, SUPERSEDED
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
-from flaxformer.system.digests import DamagedError, JsonObject, digest, parse_line, read_document, read_or_empty
+from flaxformer.system.digests import DamagedError, digest, parse_line, read_or_empty
 from flaxformer.system.errors import UserError
-from flaxformer.system.files import write_atomically
 from flaxformer.system.links import check_file
 from flaxformer.system.typed_data import plain
-from flaxformer.system.wording import count_of
 
 NAME, HEAD = "declarations.jsonl", "declarations.head"
 FIRST = "0" * 32
@@ -89,14 +86,15 @@ class DeclarationLog:
 def read(store: Store) -> DeclarationLog:
     """Read the log of a folder, and check its chain of digests and its head."""
     is_used = (store.root / "study.json").exists() or store.has_rows()
-    head = _read_head(store)  # in this order, since another process may add a line meanwhile
+    path = store.root / NAME
+    head = log_head.read(path)
     entries: list[Entry] = []
     digests: list[str] = []
     faults: list[str] = []
     noted: list[str] = []
     at_digest: dict[str, DeclarationEntry] = {}
     declared: DeclarationEntry | None = None
-    for number, text in enumerate(read_or_empty(store.root / NAME).split(b"\n")[:-1], start=1):
+    for number, text in enumerate(read_or_empty(path).split(b"\n")[:-1], start=1):
         previous = digests[-1] if digests else FIRST
         digests.append(digest(text, 16))
         try:
@@ -112,35 +110,9 @@ def read(store: Store) -> DeclarationLog:
         declared = entry if isinstance(entry, DeclarationEntry) else declared
         if declared is not None:
             at_digest[digests[-1]] = declared
-    faults += _faults_of_head(head, digests, is_used)
+    faults += log_head.faults(path, head, digests, is_used)
     unnoted = [fault for fault in faults if fault not in noted]
     return DeclarationLog(entries, digests, list(dict.fromkeys([*noted, *faults])), unnoted, at_digest)
-
-
-def _read_head(store: Store) -> JsonObject | str | None:
-    """The head of the log; None without one, and what is wrong with a damaged one."""
-    try:
-        head = read_document(store.root / HEAD)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except DamagedError as error:
-        return str(error)
-    is_head = isinstance(head.get("lines"), int) and isinstance(head.get("last"), str) and head["lines"] > 0
-    return head if is_head else "it is not a head"
-
-
-def _faults_of_head(head: JsonObject | str | None, digests: list[str], is_used: bool) -> list[str]:
-    """Lines that the head counts and that are not there; a log and its head that a folder with results lacks."""
-    if isinstance(head, str):
-        return [f"{HEAD} is damaged ({head})"]
-    if head is None:
-        missing = NAME if not digests else HEAD
-        return [f"{missing} is missing"] if is_used else []
-    n = head["lines"]
-    if len(digests) < n:
-        gone = n - len(digests)
-        return [f"{gone} of {count_of(n, 'line')} of {NAME} {'is' if gone == 1 else 'are'} missing"]
-    return [] if digests[n - 1] == head["last"] else [f"line {n} is not the one that was written"]
 
 
 def declare(store: Store, declaration: Declaration, existing: SeedsByArm) -> str:
@@ -158,7 +130,7 @@ def declare(store: Store, declaration: Declaration, existing: SeedsByArm) -> str
     if log.unnoted or not log.declarations or entry != _content(log.declarations[-1]):
         results = {arm: tuple(seeds) for arm, seeds in existing.items()}
         return append_entry(store, log, replace(entry, results=results))
-    _write_head(store, log.digests)  # a crash may have left it one line behind
+    log_head.write(store.root / NAME, log.digests)  # a crash may have left it one line behind
     return log.head
 
 
@@ -231,21 +203,12 @@ def append_entry(store: Store, log: DeclarationLog, entry: Entry) -> str:
     """Add an entry, with the faults of the log so far; then count it in the head. Returns the digest of its line."""
     _check_files(store)
     path = store.root / NAME
-    data = read_or_empty(path)
-    if not data.endswith(b"\n") and data:  # a kill cut the last line short
-        with records.writing(path):
-            write_atomically(path, data[: data.rfind(b"\n") + 1])
+    log_head.remove_torn_line(path)
     time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     faults, version = tuple(log.unnoted), flaxformer.__version__
     line = plain(replace(entry, time=time, flaxformer=version, faults=faults, previous=log.head))
     read_entry(line)  # before it is written, as when it is read
     records.append_line(path, line)
-    digests = [digest(text, 16) for text in read_or_empty(path).split(b"\n")[:-1]]
-    _write_head(store, digests)
+    digests = log_head.line_digests(path)
+    log_head.write(path, digests)
     return digests[-1]
-
-
-def _write_head(store: Store, digests: list[str]) -> None:
-    head = {"lines": len(digests), "last": digests[-1]}
-    if _read_head(store) != head:
-        records.write_document(store.root / HEAD, head)

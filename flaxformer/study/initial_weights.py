@@ -4,7 +4,6 @@ The identity of such a trial has a digest of the source, so that a source that h
 refused in a folder with results of the former one.
 """
 
-import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from flaxformer.study.kept_trials import is_study, parse_labels
 from flaxformer.study.weights_source import WeightsSource, fetch, find_weights, read_model
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
+from flaxformer.system.remembered import remembered
 from flaxformer.training.initial_weights import From, InitialWeights, place
 from flaxformer.training.run import Run
 
@@ -90,7 +90,7 @@ def _path(init: From) -> Path:
     return Path(local_source(init.path)).expanduser()
 
 
-@functools.cache
+@remembered
 def local_source(path: str) -> str | Path:
     """The local path of the weights; a process keeps the copy of object storage that it has fetched."""
     return fetch(path, "init.path")

@@ -15,7 +15,7 @@ from flaxformer.study.caveats import mark_overridden
 from flaxformer.study.declare import Study
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import digest_of
-from flaxformer.system.python_files import find_experiment, near_names, siblings
+from flaxformer.system.python_files import check_is_python, find_experiment, near_names, siblings
 from flaxformer.system.user_code import reads, remember_sources
 from flaxformer.system.user_code.source import is_edited, is_user_module
 
@@ -58,6 +58,7 @@ def load_module(file: Path, purpose: str) -> ModuleType:
     if not file.is_file():
         near = near_names(file, (path for path in siblings(file) if path.suffix == ".py"))
         raise UserError(f"no file '{file}'; {near or f'expected a Python file that {purpose}'}")
+    check_is_python(file, purpose)
     path = file.resolve()
     spec = importlib.util.spec_from_file_location(f"{file.stem}@{digest_of(str(path).encode())}", path)
     if spec is None or spec.loader is None:

@@ -5,6 +5,8 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+from flaxformer.system.errors import UserError
+
 
 def find_experiment(path: Path) -> Path:
     """Return the path if it exists, or else the package's own file or folder below `experiments/`, if it has one.
@@ -16,6 +18,22 @@ def find_experiment(path: Path) -> Path:
     if path.exists() or path.parts[:1] != ("experiments",):
         return path
     return next((candidate for folder in (package, package.parent) if (candidate := folder / path).exists()), path)
+
+
+def check_is_python(file: Path, purpose: str) -> None:
+    """Check by the name of a file that it is one of Python.
+
+    Args:
+      purpose: completes "a Python file that …" in the message.
+
+    Raises:
+      UserError: it is another file, such as one of data.
+    """
+    if file.suffix != ".py":
+        raise UserError(
+            f"'{file}' is not a Python file (.py); expected one that {purpose}: 'flaxformer new' writes it. Its task "
+            f"reads data, such as task=TextLabels(path='{file}', text=…, label=…) or task=TextFiles(path='{file}')"
+        )
 
 
 def declares(file: Path, name: str) -> bool:

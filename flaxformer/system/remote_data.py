@@ -1,6 +1,5 @@
 """Local copies of data in object storage: a file or a folder, downloaded once per version."""
 
-import functools
 import os
 import secrets
 import shutil
@@ -11,6 +10,7 @@ from flaxformer.system.digests import digest
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import flush_all, make_folder, safe_name
 from flaxformer.system.links import check_not_dangling
+from flaxformer.system.remembered import remembered
 
 VARIABLE = "FLAXFORMER_CACHE"
 """Environment variable with the folder of all local copies."""
@@ -50,7 +50,7 @@ def local_path(path: str | os.PathLike[str], name: str = "path") -> Path:
     return Path(path).expanduser() if url is None else download_data(url, name)
 
 
-@functools.cache
+@remembered
 def download_data(url: str, name: str) -> Path:
     """Download an object, or all below a URL, and return its file or folder."""
     versions = _versions(url)

@@ -1,7 +1,6 @@
 """Image classification."""
 
 import dataclasses
-import functools
 import hashlib
 import io
 import zipfile
@@ -16,6 +15,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.struct import static
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
+from flaxformer.system.remembered import remembered
 from flaxformer.system.remote_data import local_path
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.batch import Batch
@@ -136,14 +136,14 @@ class Images(ImageTask):
         return read_image_folder(self.path) if local_path(self.path).is_dir() else read_image_file(self.path)
 
 
-@functools.cache
+@remembered
 def digits() -> Pictures:
     """Return scikit-learn's digits, with pixels from 0 to 1."""
     data = library("sklearn.datasets", "images", "Digits").load_digits()
     return _make_pictures(data.images / 16, data.target)
 
 
-@functools.cache
+@remembered
 def read_image_file(path: str) -> Pictures:
     """Read the images of a .npz file, without executing code in it.
 
@@ -163,7 +163,7 @@ def read_image_file(path: str) -> Pictures:
     return _make_pictures(images / 255 if np.issubdtype(images.dtype, np.integer) else images, labels)
 
 
-@functools.cache
+@remembered
 def read_image_folder(path: str) -> Pictures:
     """Read the images in the subfolders of a folder, without hidden files.
 

@@ -1,7 +1,6 @@
 """Classification of the rows of a table: texts with labels."""
 
 import difflib
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -13,6 +12,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.struct import static
 from flaxformer.data.tokenizer import token_dtype
 from flaxformer.system.errors import UserError, did_you_mean, quote, shorten
+from flaxformer.system.remembered import remembered
 from flaxformer.system.wording import count_of
 from flaxformer.tasks.base import token_problems
 from flaxformer.tasks.batch import Batch, Source
@@ -158,11 +158,11 @@ class TextLabels(TextRowTask):
         """Number of classes."""
         return len(self.labels)
 
-    @functools.cache  # noqa: B019 (a config is small, and equal ones share an entry)
+    @remembered  # a config is small, and equal ones share an entry
     def _labels(self) -> ClassLabels:
         return number_labels(self.row_sides(), self.label)
 
-    @functools.cache  # noqa: B019
+    @remembered
     def _tokens(self) -> dict[str, list[np.ndarray]]:
         return {side: [self.encode(row, self.text) for row in rows] for side, rows in self.row_sides().items()}
 

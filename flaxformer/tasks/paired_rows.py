@@ -1,11 +1,10 @@
 """Translation between two columns of a table."""
 
-import functools
-
 from flaxformer.core.struct import static
 from flaxformer.data.pairs import Pair
 from flaxformer.data.tokenizer import Tokenizer
 from flaxformer.system.errors import shorten
+from flaxformer.system.remembered import remembered
 from flaxformer.system.wording import count_of
 from flaxformer.tasks.examples import sample_evenly
 from flaxformer.tasks.pairs import PairTask
@@ -38,7 +37,7 @@ class Pairs(TextRowTask, PairTask):
     def start(self) -> int:
         return self.encoding.vocabulary
 
-    @functools.cache  # noqa: B019 (a config is small, and equal ones share an entry)
+    @remembered  # a config is small, and equal ones share an entry
     def sides(self) -> dict[str, list[Pair]]:
         return {
             side: [Pair(self.encode(row, self.source), self.encode(row, self.target)) for row in rows]

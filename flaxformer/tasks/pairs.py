@@ -1,6 +1,5 @@
 """Translation: sequence to sequence tasks on pairs of lines, from two text files or prepared."""
 
-import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -16,6 +15,7 @@ from flaxformer.data.pairs import Pair, read_pairs, split_pairs
 from flaxformer.data.token_files import TokenFolder, open_tokens
 from flaxformer.data.tokenizer import Tokenizer, read_tokenizer, token_dtype
 from flaxformer.system.errors import UserError
+from flaxformer.system.remembered import remembered
 from flaxformer.system.remote_data import local_path
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.batch import Batch
@@ -115,7 +115,7 @@ class PairTask(Task):
         )
         return BucketedSource(buckets, held_out, self, tested)
 
-    @functools.cache  # noqa: B019 (a config is small, and equal ones share an entry)
+    @remembered  # a config is small, and equal ones share an entry
     def bucket_sizes(self) -> tuple[tuple[int, int], ...]:
         """Return S and T of each bucket, the shortest first."""
         return tuple(

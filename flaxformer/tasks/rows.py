@@ -1,6 +1,5 @@
 """Rows of tables as examples: their division into training, validation and test, and what repeats among them."""
 
-import functools
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from flaxformer.core.struct import static
 from flaxformer.data.rows import Cells, read_cells, table_digest
 from flaxformer.data.tokenizer import Tokenizer, make_tokenizer, read_tokenizer, train_bpe
 from flaxformer.system.errors import UserError
+from flaxformer.system.remembered import remembered
 from flaxformer.system.wording import count_of
 from flaxformer.tasks.base import Task
 
@@ -69,7 +69,7 @@ class RowTask(Task):
         paths = {"path": self.path, "validation_path": self.validation_path, "test_path": self.test_path}
         return {name: path for name, path in paths.items() if path is not None}
 
-    @functools.cache  # noqa: B019 (a config is small, and equal ones share an entry)
+    @remembered  # a config is small, and equal ones share an entry
     def row_sides(self) -> Sides:
         """Return the rows of each side, in the order of their file.
 
@@ -183,7 +183,7 @@ class TextRowTask(RowTask):
         """Tokenizer of the texts."""
         return read_tokenizer(self.tokenizer) if self.bpe_vocabulary is None else self._trained()
 
-    @functools.cache  # noqa: B019
+    @remembered
     def _trained(self) -> Tokenizer:
         rows = self.row_sides()["training"]
         texts = (row.values[column] for row in rows for column in self.text_columns)

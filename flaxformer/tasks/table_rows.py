@@ -6,7 +6,6 @@ category (the feature tokenizer of FT-Transformer, Gorishniy et al. 2021, sectio
 one-hot category into the places of its column.
 """
 
-import functools
 import math
 from collections.abc import Iterator
 from typing import ClassVar
@@ -20,6 +19,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.struct import static
 from flaxformer.data.rows import Cells
 from flaxformer.system.errors import UserError, quote, shorten
+from flaxformer.system.remembered import remembered
 from flaxformer.system.wording import count_of
 from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.examples import ExampleSource, sample_evenly
@@ -90,11 +90,11 @@ class TableRows(RowTask):
         """Inputs of a model for this task: two entries per number, and one per category of a column."""
         return Vectors(width=2 * len(self.numbers) + sum(map(len, self._category_ids())))
 
-    @functools.cache  # noqa: B019 (a config is small, and equal ones share an entry)
+    @remembered  # a config is small, and equal ones share an entry
     def _labels(self) -> ClassLabels:
         return number_labels(self.row_sides(), self.target_column)
 
-    @functools.cache  # noqa: B019
+    @remembered
     def _category_ids(self) -> tuple[dict[str, int], ...]:
         """Return the number of each category of the training rows, per column."""
         rows = self.row_sides()["training"]
@@ -120,7 +120,7 @@ class TableRows(RowTask):
                 )
         return values
 
-    @functools.cache  # noqa: B019
+    @remembered
     def _moments(self, column: str) -> tuple[float, float]:
         """Return mean and standard deviation of a column of numbers over the training rows; 1 if they are equal."""
         values = _numbers(self.row_sides()["training"], column)
@@ -165,6 +165,12 @@ class TableRows(RowTask):
 
     def _targets(self, rows: tuple[Cells, ...]) -> np.ndarray:
         if self.label is None:
+            training = _numbers(self.row_sides()["training"], self.target_column)
+            if training.min() == training.max():
+                raise UserError(
+                    f"column '{self.target}' is {training[0]:g} in all {len(training):,} training rows of "
+                    f"'{self.path}'; expected a target with different values"
+                )
             return self._standardised(self.target_column, rows)[:, None]
         ids = {name: number for number, name in enumerate(self.labels)}
         return np.array([ids[row.values[self.label]] for row in rows], np.int32)

@@ -1,6 +1,5 @@
 """Language modelling: predict each token of a text, a byte or a tokenizer's token, from the tokens before it."""
 
-import functools
 import hashlib
 import math
 from types import ModuleType
@@ -17,6 +16,7 @@ from flaxformer.data.corpus import Corpus, count_model_losses, read_text_files, 
 from flaxformer.data.token_files import TextSize
 from flaxformer.data.tokenizer import check_restored, read_tokenizer
 from flaxformer.system.errors import UserError
+from flaxformer.system.remembered import remembered
 from flaxformer.tasks.base import BITS_PER_BYTE, Task
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.examples import scale_weights
@@ -164,14 +164,14 @@ class TextTask(TokenTask):
         return fingerprint | read_tokenizer(self.tokenizer).fingerprint | counts
 
 
-@functools.cache
+@remembered
 def tokenise(corpus: Corpus, path: str | None) -> tuple[np.ndarray, np.ndarray]:
     """Return both sides of a corpus as tokens of `read_tokenizer(path)`."""
     encode = read_tokenizer(path).encode
     return encode(corpus.train.tobytes()), encode(corpus.validation.tobytes())
 
 
-@functools.cache
+@remembered
 def _validation_text(corpus: Corpus, path: str | None) -> TextSize:
     """Return the size and the digest of the validation side of a corpus, which a tokenizer restores."""
     sha256 = hashlib.sha256(corpus.validation.tobytes()).hexdigest()

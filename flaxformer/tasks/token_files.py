@@ -1,6 +1,5 @@
 """Language modelling on tokens that `flaxformer.data.prepare` wrote."""
 
-import functools
 import itertools
 
 import flax.struct
@@ -13,6 +12,7 @@ from flaxformer.core.struct import static
 from flaxformer.data.corpus import count_model_losses
 from flaxformer.data.token_files import TextSize, TokenFolder, open_tokens
 from flaxformer.data.tokenizer import check_restored, read_tokenizer
+from flaxformer.system.remembered import remembered
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.host import HostSource
 from flaxformer.tasks.text import (
@@ -84,7 +84,7 @@ class TokenFiles(TokenTask):
         return count_model_losses(train, evaluation.inputs[scored], evaluation.targets[scored], self.vocabulary)
 
 
-@functools.cache
+@remembered
 def _validation_text(folder: TokenFolder) -> TextSize:
     """Return the size and the digest of the validation text of a folder, which its tokens restore."""
     text, path = folder.text_size("validation"), folder.tokenizer_path

@@ -26,6 +26,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "study.py").write_text(STUDY)
     (tmp_path / "job.py").write_text(JOB)
     (tmp_path / "open.py").write_text("study = (\n")
+    (tmp_path / "notes.txt").write_text("not a program\n")
     (tmp_path / "runs" / "widths").mkdir(parents=True)
     return tmp_path
 
@@ -39,6 +40,10 @@ MISTAKES = [
     (["plan", "job.py"], "'job.py' defines `run` and no `study`; expected flaxformer train job.py"),
     (["plan", "jobs.py", "--target", "v5e"], "no file 'jobs.py'; did you mean 'job.py'?"),
     (["declare", "job.py"], "expected flaxformer train job.py"),
+    *(
+        ([command, "notes.txt"], f"'notes.txt' is not a Python file (.py); expected one that defines `{name}`")
+        for command, name in {"run": "study", "train": "run", "improve": "ledger", "check": "study` or `run"}.items()
+    ),
     (["run", "open.py"], "open.py, line 1: '(' was never closed"),
     (["report", "runs/width"], "no folder 'runs/width'; did you mean 'runs/widths'?"),
     (["generate", "elsewhere"], "no folder 'elsewhere'; expected a folder of results"),

@@ -62,7 +62,7 @@ def test_a_file_is_read_exactly_or_refused_with_its_place(encoding, tmp_path, by
                 reader()
     else:
         for reader in readers:
-            assert reader().encode() == data
+            assert reader().encode() == data.removeprefix(b"\xef\xbb\xbf")
 
 
 @pytest.mark.parametrize("break_", ["\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
@@ -85,6 +85,23 @@ def test_pairs_of_lines_stay_together(break_, tokenizer, tmp_path, byte_level):
         ]
         expected = [tuple(line.strip(" \r\x0b\x0c") for line in pair) for pair in zip(sources, targets, strict=True)]
         assert sorted(pairs) == sorted(expected)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
+    data, mark = TEXT.encode(), b"\xef\xbb\xbf"
+    counts = []
+    for place, head in enumerate((b"", mark)):
+        folder = tmp_path / str(place)
+        for name in ("texts/a.txt", "texts/b.txt", "texts/c.txt", "texts/f.txt", "source.txt", "target.txt"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(head + data)
+        files = PairedFiles(source_path=f"{folder}/source.txt", target_path=f"{folder}/target.txt", max_length=99)
+        pairs = [pair for side in files.sides().values() for pair in side]
+        whole = prepare(folder / "texts", folder / "whole", validation_tenths=5)["tokens"]
+        file = prepare(folder / "source.txt", folder / "file")["tokens"]
+        both = prepare(folder / "source.txt", folder / "both", target=folder / "target.txt")["tokens"]
+        counts.append([whole, file, both, sum(len(pair.source) + len(pair.target) for pair in pairs)])
+    assert counts[0] == counts[1]
 
 
 def test_pairs_that_are_not_utf8_are_refused_where_characters_are_read(tmp_path, byte_level):

@@ -5,10 +5,10 @@ import warnings
 
 import numpy as np
 import pytest
-from study.tiny import RATE, results, tiny
+from study.tiny import BASELINE, RATE, results, tiny
 
 import flaxformer
-from flaxformer import cli
+from flaxformer import Attention, Classifier, ModelConfig, TableRows, TextFiles, cli
 from flaxformer.core.struct import qualified_name
 from flaxformer.jobs.progress import Totals
 from flaxformer.jobs.run_study import follow_line
@@ -49,6 +49,40 @@ def trained(tmp_path_factory):
     file.write_text(FILE)
     flaxformer.run(file, root / "python", devices=1)
     return file, root / "python"
+
+
+def text_of(folder, letter):
+    (folder / "text.txt").write_text(f"{letter} b c d e " * 200)
+    return BASELINE.replace(
+        task=TextFiles(path=str(folder / "text.txt"), length=4, batch_size=2, evaluation_batches=1),
+        model=BASELINE.model.replace(vocabulary=256),
+    )
+
+
+def table_of(folder, letter):
+    rows = [f"{i % 7},{letter if i % 2 else 'b'},{i % 3}" for i in range(80)]
+    (folder / "rows.csv").write_text("\n".join(["x,kind,y", *rows]))
+    fields = {"numbers": ("x",), "categories": ("kind",), "label": "y", "batch_size": 2, "evaluation_batches": 1}
+    task = TableRows(path=str(folder / "rows.csv"), **fields)
+    model = ModelConfig(
+        inputs=task.inputs, mask_pattern="bidirectional", head=Classifier(classes=3), layers=1, d_model=8
+    )
+    return BASELINE.replace(task=task, model=model.replace(attention=Attention(heads=2)))
+
+
+@pytest.mark.parametrize("baseline_of", [text_of, table_of])
+def test_a_second_call_reads_data_that_has_changed(tmp_path, baseline_of):
+    """A notebook keeps its process while files change: the folder refuses other data, and a new one has them."""
+    data = []
+    for letter, folder in (("a", "first"), ("z", "first"), ("z", "second")):
+        study = tiny(baseline=baseline_of(tmp_path, letter), axes=(RATE,), claims=(), seeds=range(1))
+        if len(data) == 1 and folder == "first":
+            with pytest.raises(UserError, match="data"):
+                flaxformer.run(study, tmp_path / folder, devices=1, progress=False)
+            continue
+        recipes = flaxformer.run(study, tmp_path / folder, devices=1, progress=False).analysis.study.recipes
+        data.append({str(recipe.data) for recipe in recipes.values()})
+    assert not data[0] & data[1]
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from flaxformer.ledger.improve import Looked, OpenLedger
 from flaxformer.ledger.page import as_json, describe, write_page
 from flaxformer.ledger.reading import read_ledger
 from flaxformer.runner.execution import Execution
+from flaxformer.store import log_head
 from flaxformer.store.store import Store
 from flaxformer.study.load import load
 from flaxformer.system.errors import UserError
@@ -109,6 +110,39 @@ def test_results_that_were_exchanged_are_a_fault(finished, tmp_path):
     assert any("attempt 1" in fault for fault in read_ledger(root).faults)
     with pytest.raises(UserError, match="expected a ledger as it was written"):
         propose(opened(root), HIGHER)
+
+
+@pytest.mark.long
+def test_another_study_as_the_confirmation_is_a_fault(finished, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(finished[0], root)
+    shutil.rmtree(root / "confirmation")
+    assert read_ledger(root).faults == []  # it would be run again, with the same results
+    shutil.copytree(root / "attempts" / "001", root / "confirmation")
+    faults = read_ledger(root).faults
+    assert any(fault.startswith("confirmation: its study has other seeds than 1000 to 1007") for fault in faults)
+    assert "confirmation: its study has other recipes than the log" in faults
+
+
+@pytest.mark.long
+def test_a_changed_log_of_declarations_of_an_attempt_is_a_fault(finished, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(finished[0], root)
+    (root / "attempts" / "002" / "declarations.jsonl").unlink()
+    assert read_ledger(root).faults[0] == "attempt 2: 1 of 1 line of declarations.jsonl is missing"
+
+
+@pytest.mark.long
+def test_an_attempt_that_its_results_decide_is_not_withdrawn(finished, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(finished[0], root)
+    shutil.rmtree(root / "confirmation")
+    path = root / log.NAME
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))  # as a kill before the verdict would
+    log_head.write(path, log_head.line_digests(path))
+    opened(root).withdraw()
+    results = read_ledger(root)
+    assert ([attempt.verdict for attempt in results.attempts], results.faults) == (["kept", "dropped"], [])
 
 
 @pytest.mark.long

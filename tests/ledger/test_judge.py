@@ -51,6 +51,14 @@ def test_an_attempt_can_end_in_every_way():
     assert (failed.verdict, failed.pairs) == ("failed", 2)
 
 
+def test_equal_values_of_a_coarse_metric_are_not_an_unchanged_program():
+    ledger, scores = begun(seeds=40, effect=0.01, goal="higher"), [1.0] * 40
+    for identical, verdict in ((False, "dropped"), (True, "unchanged")):
+        assert judge(ledger, 0.05, scores, scores, [identical] * 40).verdict == verdict
+    rises = judge(ledger, 0.05, [0.0] * 40, [0.0] * 4 + [1.0] * 36, [False] * 40)
+    assert rises.verdict == "kept"
+
+
 @pytest.mark.parametrize(("goal", "verdict"), [("lower", "dropped"), ("higher", "kept")])
 def test_the_goal_decides_what_is_better(goal, verdict):
     scores = [3.0, 3.1, 2.9, 3.2, 3.0, 2.8, 3.1, 3.0, 3.3]

@@ -1,16 +1,29 @@
 """Static integer fields of every kind of component are axes of its weights, whatever else it computes."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
 
-import flaxformer.config
-from flaxformer.components import Attention, Dense, LearnedPositions, Patches, Vectors
+import flaxformer.components
+from flaxformer.components import (
+    Alibi,
+    Attention,
+    Dense,
+    LearnedPositions,
+    NoPositions,
+    Patches,
+    RelativeBuckets,
+    Rotary,
+    Sinusoidal,
+    Vectors,
+)
 from flaxformer.components.component import Component
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import param
 from flaxformer.core.struct import static
-from flaxformer.model import specs
+from flaxformer.model import apply, init, specs
+from flaxformer.system.errors import UserError
 
 FIELDS = {
     "TokenMixer": "attention", "FeedForward": "feed_forward", "Norm": "norm_kind", "Positions": "positions",
@@ -22,8 +35,8 @@ REQUIRED = {
 }  # fmt: skip
 KINDS = [
     kind
-    for name in flaxformer.config.__all__
-    if isinstance(kind := getattr(flaxformer.config, name), type)
+    for name in flaxformer.components.__all__
+    if isinstance(kind := getattr(flaxformer.components, name), type)
     and issubclass(kind, Component)
     and any(base.__name__ in FIELDS for base in kind.__mro__)
     and kind.__name__ != "Head"  # has no number of outputs
@@ -46,6 +59,16 @@ def test_a_static_integer_field_of_a_subclass_is_an_axis(kind, has_sizes):
     found = [spec.shape for spec in jax.tree.leaves(shapes) if spec.axes == ("reach", "computed")]
     assert found
     assert set(found) == {(7, 5 if has_sizes else 3)}
+
+
+@pytest.mark.parametrize("kind", [Alibi, LearnedPositions, NoPositions, RelativeBuckets, Rotary, Sinusoidal])
+def test_inputs_without_a_token_are_refused(kind):
+    positions = kind(**REQUIRED.get(kind.__name__, {}))
+    config = ModelConfig(vocabulary=5, layers=1, d_model=8, attention=Attention(heads=2), positions=positions)
+    params = init(jax.random.key(0), config)
+    assert apply(params, config, jnp.zeros((0, 3), int)).shape == (0, 3, 5)
+    with pytest.raises(UserError, match="sequence length is 0; expected at least one token"):
+        apply(params, config, jnp.zeros((2, 0), int))
 
 
 def test_sizes_of_a_subclass_replace_those_of_its_base():

@@ -150,6 +150,12 @@ def test_beam_search_of_an_encoder_decoder_depends_on_the_source():
     ("how", "message"),
     [
         ({"beams": 0}, "beams is 0; expected at least 1"),
+        ({"beams": 2.5}, "beams is 2.5; expected a whole number, at least 1"),
+        ({"beams": True}, "beams is True; expected a whole number"),
+        ({"length_penalty": float("nan")}, "length_penalty is nan; expected a number from"),
+        ({"length_penalty": 1000.0}, "length_penalty is 1000.0; expected a number from −8 to 8"),
+        ({"length_penalty": "1"}, "length_penalty is '1'; expected a number"),
+        ({"end": 1.5}, "end is 1.5; expected an id"),
         ({"steps": 0}, "steps is 0; expected at least 1"),
         ({"end": V}, "end is 5; expected an id from 0 to 4"),
     ],

@@ -190,7 +190,7 @@ def read_everything(root, other):
     used = used_seeds(store, analysis)
     check_fresh(fresh_seeds(analysis.study.seeds, used), used, root)
     assert not analysis.log_faults, analysis.log_faults
-    assert not analysis.results.of_another_recipe(analysis.study.trials)
+    assert not analysis.results.foreign
     assert not store.corrupt_files, store.corrupt_files
 
 

@@ -121,8 +121,9 @@ def test_the_best_size_has_the_least_loss_at_its_compute():
         (lambda n, d, losses: (n[:5], d[:5], losses[:5]), "there are 5 points; expected at least 6"),
         (lambda n, d, losses: (n, d[:-1], losses), "60 parameters, 59 tokens, 60 losses; expected as many of each"),
         (lambda n, d, losses: (np.where(n > 1e9, 1e9, 1e8), d, losses), "2 different numbers of parameters"),
+        (lambda n, d, losses: (n, d, np.full(len(n), 3.0)), "1 different losses; expected at least 3"),
         *((lambda n, d, losses, bad=bad: (n, d, np.append(losses[:-1], bad)), "losses of point 59 is")
-          for bad in (np.nan, np.inf, 0.0, -1.0)),
+          for bad in (np.nan, np.inf, 0.0, -1.0, 1e308)),
     ],
 )  # fmt: skip
 def test_what_cannot_be_fitted_is_refused(change, expected):
@@ -130,7 +131,7 @@ def test_what_cannot_be_fitted_is_refused(change, expected):
         fit_joint_law(*change(*points()))
 
 
-@pytest.mark.parametrize("bad", [{"loss": "huberr"}, {"delta": 0.0}, {"resamples": -1}])
+@pytest.mark.parametrize("bad", [{"loss": "huberr"}, {"delta": 0.0}, {"resamples": -1}, {"seed": -1}])
 def test_settings_out_of_range_are_refused(bad):
     with pytest.raises(UserError, match=next(iter(bad))):
         fit_joint_law(*points(), **bad)
@@ -167,6 +168,7 @@ def test_the_command_reads_tables_of_each_kind(tmp_path, capsys, kind):
         ("N,D,loss\n1,2,nan\n", "p.csv", "in row 1; expected a finite number above 0"),
         ("N,D,loss\n1,2,3\n1,abc,3\n", "p.csv", "has D = 'abc' in row 2"),
         ("N,D\n1,2\n", "p.csv", "the file has the columns N, D; expected loss or L, or --losses NAME"),
+        ("N,D,L\n", "p.csv", "p.csv' has no rows; expected one per trained model"),
         ("{", "p.jsonl", "cannot be read as jsonl"),
         ("N,D,L\n", "p.txt", "ends in '.txt'; expected one of .csv, .jsonl, .parquet"),
     ],

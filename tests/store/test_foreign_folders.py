@@ -137,7 +137,7 @@ def test_differing_results_of_one_trial_are_reported_for_good(tmp_path):
 
 
 @pytest.mark.parametrize(("column", "other"), [("fingerprint", "0" * 16), ("seed", 7)])
-def test_rows_of_another_recipe_or_seed_are_a_warning_although_their_digest_fits(tmp_path, column, other):
+def test_rows_of_another_recipe_or_seed_are_left_out_and_named_although_their_digest_fits(tmp_path, column, other):
     store = filled(tmp_path)
     assert not [text for text in analyse(store).warnings if "another recipe" in text]
     [path] = store.groups.glob("*.parquet")
@@ -146,6 +146,13 @@ def test_rows_of_another_recipe_or_seed_are_a_warning_although_their_digest_fits
     records.write_table(path, polars.read_parquet(path).with_columns(changed))
     [warning] = [text for text in analyse(Store(tmp_path)).warnings if "another recipe" in text]
     assert warning.startswith("1 of 16 results have another recipe or seed than their trial (such as norm=pre,")
+    assert warning.endswith("and are left out.")
+    analysis = analyse(Store(tmp_path))
+    place = analysis.results.trials.index("norm=pre,rate=low,seed=2")
+    arm = next(arm for arm in analysis.arms if place in arm.rows.places)
+    assert (len(analysis.rows), analysis.missing, arm.scores[arm.rows.places.index(place)]) == (15, 1, None)
+    assert None in list(arm.rows)
+    assert analysis.results.everything()["seed"].null_count() == 1
 
 
 def test_the_answer_names_withdrawn_claims_where_none_is_left(tmp_path):

@@ -260,6 +260,12 @@ def test_a_number_is_predicted_in_standard_deviations(tmp_path):
         Run(task=task, model=ModelConfig(inputs=task.inputs, head=Classifier(classes=2)))
 
 
+def test_a_target_that_never_differs_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("n,y\n" + "".join(f"{i},7\n" for i in range(40)))
+    with pytest.raises(UserError, match=r"column 'y' is 7 in all \d+ training rows of '.*'; expected a target"):
+        TableRows(path=str(tmp_path / "a.csv"), numbers=("n",), target="y", **SIZES).load()
+
+
 @pytest.mark.parametrize(("values", "scale"), [
     ([0.1] * 30, None), ([1e200, 3e200, 2e200] * 10, 1e200), ([1e-310, 3e-310, 2e-310] * 10, 1e-310),
     ([1e308, -1e308] * 15, 1e308), ([3.0, 1.0, 7.0] * 10, 1.0),
