@@ -16,7 +16,7 @@ WEAKER = "Quick form: fewer seeds, steps and arms than the declared evidence, an
 HEADER = ("what was tested", "effect [95 %]", "claimed", "n", "verdict", "declared")
 
 
-def render(root: Path, records: Sequence[CaseRecord]) -> str:
+def render(root: Path, records: Sequence[CaseRecord], entries: Sequence[index.Entry]) -> str:
     """Return the page: counts of verdicts, each claim with its evidence, and a list of all probes and studies."""
     seconds = sum(case.seconds for case in records)
     total = f"{count_of(len(records), 'claim')} in {totals(records)}"
@@ -28,7 +28,7 @@ def render(root: Path, records: Sequence[CaseRecord]) -> str:
         f"programs. Measured in {duration(seconds)}.</p>",
         f'<p class="soft">{escape(WEAKER)}</p>' if any(case.quick for case in records) else "",
         *(_case(root, case) for case in records),
-        html.section("Every probe and study", index.index_table(root)),
+        html.section("Every probe and study", index.index_table(root, entries)),
     ]
     return html.page("The claims, measured", parts)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,14 +11,16 @@ from rich.text import Text
 
 from flaxformer.claims import page, record
 from flaxformer.claims.record import CaseRecord
-from flaxformer.claims.run import CaseResult
-from flaxformer.report import markdown, phrasing, tex
+from flaxformer.report import index, markdown, phrasing, tex
 from flaxformer.report.numbers import duration
 from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
 from flaxformer.report.verdicts import STYLES
 from flaxformer.system.files import make_folder
 from flaxformer.system.links import output_folder
+
+if TYPE_CHECKING:  # a report, which calls `rewrite`, needs no JAX
+    from flaxformer.claims.run import CaseResult
 
 HEADER = ("claim", "source", "what was tested", "effect [95 %]", "claimed", "n", "verdict", "declared", "time")
 ESTIMATES = {of_fact: verdict for verdict, of_fact in record.OF_FACTS.items()}
@@ -38,7 +41,7 @@ def table(records: Sequence[CaseRecord]) -> Table:
     return Table("Claims", HEADER, rows, len(HEADER))
 
 
-def show(console: Console, outcomes: Sequence[CaseResult], quick: bool) -> None:
+def show(console: Console, outcomes: "Sequence[CaseResult]", quick: bool) -> None:
     """Print one line per claim over the full width, and below it the tested statements."""
     records = [record.of(outcome, quick) for outcome in outcomes]
     lines = [line for case in records for line in case.lines]
@@ -76,19 +79,24 @@ def _mark(verdict: str) -> str:
     return f"{MARKS.get(verdict, '!')} {verdict}"
 
 
-def write(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> Path:
+def write(root: Path, outcomes: "Sequence[CaseResult]", quick: bool) -> Path:
     """Store the cases of this launch, write the tables of the whole folder, and return the path of the page."""
     record.keep(root, outcomes, quick)
-    return rewrite(root)
+    return rewrite(root, index.entries(root))
 
 
-def rewrite(root: Path) -> Path:
-    """Write claims.md, claims.tex and index.html from the folder alone, and return the path of the page."""
+def rewrite(root: Path, entries: Sequence[index.Entry]) -> Path:
+    """Write claims.md, claims.tex and index.html from the folder alone, and return the path of the page.
+
+    Args:
+      root: the folder of the cases.
+      entries: summaries of its studies and probes.
+    """
     records = record.read_all(root)
     make_folder(output_folder(root))
     weaker = f"\n{page.WEAKER}\n" if any(case.quick for case in records) else ""
     document = f"{record.totals(records)}\n\n{markdown.table(table(records))}{weaker}"
     write_printable(root / "claims.md", document)
     write_printable(root / "claims.tex", tex.table(table(records)))
-    write_printable(root / "index.html", page.render(root, records))
+    write_printable(root / "index.html", page.render(root, records, entries))
     return root / "index.html"

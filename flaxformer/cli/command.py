@@ -1,5 +1,6 @@
 """A command line from its words to its exit code, with one message for a mistake of the user."""
 
+import gc
 import importlib
 import importlib.metadata
 import platform
@@ -68,6 +69,7 @@ def _run(words: Sequence[str], is_shell: bool, console: Console, errors: Console
     with without_collections():
         module = importlib.import_module(f"flaxformer.cli.{words[0]}")
     if is_shell:
+        gc.freeze()  # what is imported stays: collections, and the end of the process, need not visit it
         interrupt_on_signals()  # until here, signals end the process at once
     with local_folders(words[0], command) as local_command:
         if not hasattr(command, "formulations"):

@@ -26,6 +26,7 @@ from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.report.texts import write_printable
 from flaxformer.report.thinning import MOST_DOTS, thinned_remark
 from flaxformer.system.files import make_folder, write_atomically
+from flaxformer.system.garbage import without_collections
 from flaxformer.system.wording import count_of
 
 METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
@@ -267,7 +268,7 @@ def _shorten(items: Sequence[str]) -> str:
 
 def draw(figures: Iterable[Figure], folder: Path) -> dict[str, PageFigure]:
     """Write figures in every format at the width of a column; return those that have content by their names."""
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(STYLE), without_collections():
         drawn = {}
         for figure in figures:
             if figure.when and (narrow := figure.draw(COLUMN)) is not None and (wide := figure.draw(PAGE)) is not None:

@@ -69,13 +69,13 @@ def folder(tmp_path_factory):
     list(run_probe(probe, Store(root / "nested" / "probe")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "METADATA", {"svg": figures.METADATA["svg"]})  # the pages need no other form
-        index.write_reports(root)
-    index.write_index(root)
+        entries = index.write_reports(root)
+    index.write_index(root, entries)
     lines = [
         Statement(LONG, "4.007 [3.955, 4.059]", "1 ± 0.1", 10, "refuted", "before its data", root / "study"),
         Statement("b", "–", "–", 0, "failed"),
     ]
-    (root / "claims.html").write_text(page.render(root, [CaseRecord(1, LONG, LONG, 12.0, True, lines)]))
+    (root / "claims.html").write_text(page.render(root, [CaseRecord(1, LONG, LONG, 12.0, True, lines)], entries))
     return root
 
 
