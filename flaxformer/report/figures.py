@@ -14,13 +14,10 @@ from flaxformer.report import costs, heads, maps, numbers, phrasing, scaling_tex
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE
-from flaxformer.report.effects_figure import effects_figure, effects_of
-from flaxformer.report.heads_figure import attention_figure, heads_figure
+from flaxformer.report.heads_figure import attention_figure, heads_figure, lens_figure
 from flaxformer.report.html import PageFigure
-from flaxformer.report.joint_law_figure import joint_law_figure
-from flaxformer.report.lens_figure import lens_figure
-from flaxformer.report.scaling_figure import scaling_figure
-from flaxformer.report.scores_figure import arms_figure, quantities_figure
+from flaxformer.report.scaling_figure import joint_law_figure, scaling_figure
+from flaxformer.report.scores_figure import arms_figure, effects_figure, effects_of, quantities_figure
 from flaxformer.report.sections import DrawFigure, Figure
 from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.report.texts import write_printable

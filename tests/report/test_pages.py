@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from study.tiny import LOWER, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
+from flaxformer.claims import table as claims_table
 from flaxformer.claims.record import CaseRecord, Statement
-from flaxformer.claims.table import page
 from flaxformer.report import figures, index, phrasing
 from flaxformer.report import html as html_page
 from flaxformer.report.claims_figure import claims_figure
@@ -75,7 +75,7 @@ def folder(tmp_path_factory):
         Statement(LONG, "4.007 [3.955, 4.059]", "1 ± 0.1", 10, "refuted", "before its data", root / "study"),
         Statement("b", "–", "–", 0, "failed"),
     ]
-    (root / "claims.html").write_text(page.render(root, [CaseRecord(1, LONG, LONG, 12.0, True, lines)], entries))
+    (root / "claims.html").write_text(claims_table.page(root, [CaseRecord(1, LONG, LONG, 12.0, True, lines)], entries))
     return root
 
 
