@@ -30,7 +30,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.wording import printable
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.training import Run
-from flaxformer.training.decoding_memory import check_decoding
+from flaxformer.training.memory import check_decoding
 
 MOST_BEAMS, MOST_TOKENS = 4096, 2**31 - 1
 EXPECTED = "defines edit, a dict of functions by path, or edit(params, run) that returns one"

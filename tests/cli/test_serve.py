@@ -7,7 +7,7 @@ import pytest
 from study.tiny import fill, tiny
 
 from flaxformer.cli import main
-from flaxformer.cli.serve import page_of, server_of
+from flaxformer.cli.live import page_of, server_of
 from flaxformer.store.store import Store
 
 
