@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.util
 import linecache
+import os
 import sys
 import sysconfig
 import traceback
@@ -30,7 +31,7 @@ def is_user_file(name: str | None) -> bool:
     The package's `experiments/`, which a wheel contains, is user code as in a clone. A notebook cell counts as a user
     file; code without any source text, such as a generated method, does not.
     """
-    if not name:
+    if not name or (os.path.isabs(name) and not _lies_outside(name)):  # asked of every module that is imported
         return False
     return _lies_outside(name) if Path(name).exists() else bool(linecache.getlines(name))
 
