@@ -4,6 +4,7 @@ A study, a training job or a component imports all that it names from here: `fro
 The functions of a model are in `flaxformer.model`, the equations in `flaxformer.nn`.
 """
 
+import functools
 import importlib
 import pkgutil
 from typing import TYPE_CHECKING
@@ -48,10 +49,22 @@ def __getattr__(name: str) -> object:
         return _names()
     if name.startswith("_"):
         raise AttributeError(name)
-    if name in {module.name for module in pkgutil.iter_modules(__path__)}:
-        return importlib.import_module(f"flaxformer.{name}")
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module(f"flaxformer.{_FUNCTIONS[name]}"), name)
+        value = getattr(importlib.import_module(f"flaxformer.{_FUNCTIONS[name]}"), name)
+    elif name in _packages():
+        value = importlib.import_module(f"flaxformer.{name}")
+    else:
+        value = _exported(name)
+    globals()[name] = value  # asked for once
+    return value
+
+
+@functools.cache
+def _packages() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def _exported(name: str) -> object:
     for package in _EXPORTS:
         module = importlib.import_module(f"flaxformer.{package}")
         if name in module.__all__:

@@ -5,10 +5,10 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.claims.run import CaseResult
 from flaxformer.report import phrasing, verdicts
 from flaxformer.store.store import Store
 from flaxformer.system.errors import UserError
@@ -17,6 +17,9 @@ from flaxformer.system.json_reader import parse_json
 from flaxformer.system.links import check_file, output_folder
 from flaxformer.system.typed_data import FiniteNumber, Int64, Record, convert, plain
 from flaxformer.system.wording import count_of
+
+if TYPE_CHECKING:  # a report, which reads records, needs no JAX
+    from flaxformer.claims.run import CaseResult
 
 NAME = "case.json"
 OF_FACTS = {"supported": "holds", "refuted": "does not hold"}
@@ -65,14 +68,14 @@ class CaseRecord:
     lines: Sequence[Statement]
 
 
-def of(outcome: CaseResult, quick: bool) -> CaseRecord:
+def of(outcome: "CaseResult", quick: bool) -> CaseRecord:
     """Return the record of a case that has just been measured."""
     case = outcome.case
     lines = statements(outcome.analyses, outcome.failure)
     return CaseRecord(case.number, case.claim, case.source, outcome.seconds, quick, lines)
 
 
-def keep(root: Path, outcomes: Sequence[CaseResult], quick: bool) -> None:
+def keep(root: Path, outcomes: "Sequence[CaseResult]", quick: bool) -> None:
     """Store each case of a launch."""
     output_folder(root)
     for outcome in outcomes:

@@ -1,5 +1,6 @@
 """A command line from its words to its exit code, with one message for a mistake of the user."""
 
+import gc
 import importlib
 import importlib.metadata
 import platform
@@ -11,8 +12,7 @@ from rich.text import Text
 import flaxformer
 from flaxformer.catalog import import_named
 from flaxformer.cli.arguments.options import FAILED, USER_ERROR
-from flaxformer.cli.inputs import check_inputs
-from flaxformer.cli.mistakes import check_words, end_of_pipe, message
+from flaxformer.cli.mistakes import check_inputs, check_words, end_of_pipe, message
 from flaxformer.cli.parsing import parse, show_help
 from flaxformer.cli.remote_folders import local_folders
 from flaxformer.cli.terminal import safe_console
@@ -68,6 +68,7 @@ def _run(words: Sequence[str], is_shell: bool, console: Console, errors: Console
     with without_collections():
         module = importlib.import_module(f"flaxformer.cli.{words[0]}")
     if is_shell:
+        gc.freeze()  # what is imported stays: collections, and the end of the process, need not visit it
         interrupt_on_signals()  # until here, signals end the process at once
     with local_folders(words[0], command) as local_command:
         if not hasattr(command, "formulations"):

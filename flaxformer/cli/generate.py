@@ -1,6 +1,7 @@
 """The command `flaxformer generate DIR`."""
 
 import dataclasses
+import inspect
 import itertools
 import math
 import sys
@@ -14,23 +15,25 @@ from rich.console import Console
 
 from flaxformer.cli.arguments import Generate
 from flaxformer.config import ModelConfig
-from flaxformer.core.points import Edit
+from flaxformer.core.points import Edit, Edits
 from flaxformer.data import lines
 from flaxformer.data.tokenizer import Tokenizer, decode_stream
 from flaxformer.devices.sharding import Devices, replicated
-from flaxformer.jobs.edits import load_edits
 from flaxformer.jobs.samples import TEMPERATURE
 from flaxformer.jobs.translation import ROWS, longest_target, stream_translation, translate
-from flaxformer.model import Sampling, beam_search, stream
+from flaxformer.model import Sampling, Transformer, beam_search, stream
 from flaxformer.model.call import PrefixInputs
 from flaxformer.report.loaded_model import TOKENIZER, LoadedModel, load, most_tokens
+from flaxformer.study.load import load_module
 from flaxformer.study.seeds import LAST
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import printable
 from flaxformer.tasks.pairs import PairTask
-from flaxformer.training.decoding_memory import check_decoding
+from flaxformer.training import Run
+from flaxformer.training.memory import check_decoding
 
 MOST_BEAMS, MOST_TOKENS = 4096, 2**31 - 1
+EXPECTED = "defines edit, a dict of functions by path, or edit(params, run) that returns one"
 
 
 def main(arguments: Generate, console: Console) -> int:
@@ -201,3 +204,27 @@ def trained_text(loaded: LoadedModel) -> Tokenizer:
     raise UserError(
         f"{loaded.source.folder} was trained on {type(loaded.run.task).__name__}; expected a task of text to continue"
     )
+
+
+def load_edits(file: Path, params: Transformer, run: Run) -> Mapping[str, Edit]:
+    """Return the edits that a file declares as `edit`, for `model.generate`; run only files that you trust.
+
+    Args:
+      file: Python file.
+      params, run: weights and run, which the function of a file gets.
+
+    Raises:
+      UserError: the file declares none, or something else.
+    """
+    declared = getattr(load_module(file, EXPECTED), "edit", None)
+    if inspect.isfunction(declared):
+        try:
+            inspect.signature(declared).bind(params, run)
+        except TypeError:
+            signature = f"edit{inspect.signature(declared)}"
+            raise UserError(f"'{file}' has {signature}; expected a file that {EXPECTED}") from None
+        declared = declared(params, run)
+    if not isinstance(declared, Mapping) or not declared:
+        raise UserError(f"'{file}' has edit = {printable(repr(declared)):.60}; expected a file that {EXPECTED}")
+    Edits.of(declared)
+    return declared

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from flaxformer.analysis import noise
 from flaxformer.analysis.analysis import Analysis
-from flaxformer.analysis.noise_study import noise_study, small_change
+from flaxformer.analysis.variance_study import noise_study, small_change
 from flaxformer.cli.arguments import MeasureNoise
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.show import show_paths

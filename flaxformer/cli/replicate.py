@@ -23,8 +23,8 @@ from flaxformer.claims.run import run_case
 from flaxformer.claims.table import write as write_claims
 from flaxformer.cli.arguments import Replicate
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.copied_study import copied_study
 from flaxformer.cli.show import exit_code, show_paths
+from flaxformer.cli.study import copied_study
 from flaxformer.jobs.progress import Totals, follow
 from flaxformer.report import phrasing, replication
 from flaxformer.report.verdicts import marked_verdict

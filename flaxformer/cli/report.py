@@ -4,6 +4,8 @@ import os
 
 from rich.console import Console
 
+from flaxformer.claims.record import holds_claims
+from flaxformer.claims.table import rewrite
 from flaxformer.cli.arguments import Report
 from flaxformer.cli.show import show_job, show_ledger, show_paths, show_report
 from flaxformer.ledger.reading import is_ledger, read_ledger
@@ -29,12 +31,9 @@ def main(arguments: Report, console: Console) -> int:
         return 0
     if arguments.json:
         raise UserError(f"--json with {folder}, which holds several studies; expected the folder of one")
-    from flaxformer.claims.record import holds_claims  # here, since a single report needs no JAX
-    from flaxformer.claims.table import rewrite
-
-    index.write_reports(folder)
-    page = rewrite(folder) if holds_claims(folder) else index.write_index(folder)
-    terminal.show_answers(console, [(entry.name, entry.verdict) for entry in index.entries(folder)])
+    entries = index.write_reports(folder)
+    page = rewrite(folder, entries) if holds_claims(folder) else index.write_index(folder, entries)
+    terminal.show_answers(console, [(entry.name, entry.verdict) for entry in entries])
     console.print()
     show_paths(console, {"Index": page})
     return 0

@@ -1,13 +1,13 @@
 """Components of a model, one file per family; each file begins with the base class of its family."""
 
 from flaxformer.components.attention import Attention
+from flaxformer.components.branch import TokenMixer
 from flaxformer.components.cache import KeysValues
 from flaxformer.components.component import Aux, Component, Context
 from flaxformer.components.feed_forward import Dense, FeedForward, Gated
 from flaxformer.components.heads import Classifier, Head, LanguageModel, NoHead, Regressor
 from flaxformer.components.initializers import Initializer, LeCun, Normal, Orthogonal, Xavier
 from flaxformer.components.inputs import Embeddings, Inputs, Patches, Tokens, Vectors
-from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.norms import (
     NO_NORM,
     POST,

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
+from flaxformer.components.branch import TokenMixer
 from flaxformer.components.cache import KeysValues, LayerCache, Memory, PackedKV, pack
 from flaxformer.components.component import Aux, ComponentResult, Context, OwnWeights, is_more_derived, with_aux
-from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.norms import Norm
 from flaxformer.components.positions import logit_bias
 from flaxformer.core.params import Parameters, param, subtree

@@ -1,4 +1,4 @@
-"""Base of the branches of a block: what a branch that reads other tokens declares for masks and for decoding."""
+"""Bases of the branches of a block: what a branch that reads other tokens declares for masks and for decoding."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -57,3 +57,13 @@ class Branch(Component):
           sizes: sizes of the model, by axis.
         """
         return {}
+
+
+class TokenMixer(Branch):
+    """Base of the token mixers.
+
+    A token reads the tokens that `context.mask` allows; with `reads_mask = False`, itself and earlier tokens.
+    """
+
+    is_abstract: ClassVar[bool] = True
+    reads_others: ClassVar[bool] = True

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from flaxformer.components.branch import TokenMixer
 from flaxformer.components.component import Context, OwnWeights
-from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.norms import without_padding
 from flaxformer.core.params import Parameters, param
 from flaxformer.core.struct import static

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any, ClassVar
 
 from flaxformer.components.attention import Attention
+from flaxformer.components.branch import TokenMixer
 from flaxformer.components.feed_forward import FeedForward
-from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.norms import Norm, NormPlacement
 from flaxformer.components.positions import Positions
 from flaxformer.components.residuals import Residual

@@ -10,13 +10,12 @@ from typing import Any, Optional
 from jaxtyping import Array, Int
 
 from flaxformer.components.attention import Attention
-from flaxformer.components.branch import Branch
+from flaxformer.components.branch import Branch, TokenMixer
 from flaxformer.components.component import Component
 from flaxformer.components.feed_forward import Dense, FeedForward
 from flaxformer.components.heads import Head, LanguageModel, NoHead
 from flaxformer.components.initializers import Initializer, Xavier
 from flaxformer.components.inputs import Inputs, Tokens
-from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.norms import PRE, LayerNorm, Norm, NormPlacement
 from flaxformer.components.parametrizations import Parametrization
 from flaxformer.components.positions import Positions, Sinusoidal

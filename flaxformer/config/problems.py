@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from flaxformer.components.attention import Attention
+from flaxformer.components.branch import TokenMixer
 from flaxformer.components.heads import NoHead
 from flaxformer.components.inputs import Tokens
-from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.parametrizations import ByRole
 from flaxformer.components.positions import Positions, Rotary
 from flaxformer.components.residuals import DeepNorm

@@ -4,7 +4,7 @@ Every function is pure in the weights, the config or run, and the data, so that 
 `name_scalars` turns its result into numbers by name.
 """
 
-from flaxformer.interpret.attribution import direct_logit_attribution
+from flaxformer.interpret.attribution import direct_logit_attribution, logit_lens
 from flaxformer.interpret.heads import (
     attention_maps,
     head_importance,
@@ -23,7 +23,6 @@ from flaxformer.interpret.interventions import (
     patch,
     resample,
 )
-from flaxformer.interpret.lens import logit_lens
 from flaxformer.interpret.patching import patching_effect
 from flaxformer.interpret.scores import lens_scores, mean_activations, name_scalars, scores
 

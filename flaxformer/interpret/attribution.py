@@ -1,11 +1,11 @@
-"""Direct logit attribution: the terms of which a logit is the sum, one per part that writes to the residual stream."""
+"""Logits by parts of the model: direct logit attribution, a term per part that writes to the stream; logit lens."""
 
 from collections.abc import Iterator
 from typing import Unpack, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer import model
 from flaxformer.components.attention import Attention
@@ -14,6 +14,7 @@ from flaxformer.components.heads import LanguageModel
 from flaxformer.components.norms import Affine, LayerNorm, RMSNorm
 from flaxformer.components.residuals import DeepNorm, DepthScaled, LayerScale, Residual, ReZero
 from flaxformer.config import ModelConfig
+from flaxformer.core.points import Edit
 from flaxformer.model.blocks import BranchActivations, ResidualParams
 from flaxformer.model.call import ForwardInputs
 from flaxformer.model.context import stack_context
@@ -177,3 +178,30 @@ def _adds_heads(branch: object) -> bool:
 
 def _dot(x: Float[Array, "*batch T D"], direction: Float[Array, "*batch T D"]) -> Float[Array, "*batch T"]:
     return (x.astype(direction.dtype) * direction).sum(-1)
+
+
+def logit_lens(
+    params: Transformer, config: ModelConfig, inputs: Array, **arguments: Unpack[ForwardInputs]
+) -> dict[int, Float[Array, "..."]]:
+    """Return head(final_norm(x_l)) for the residual stream x_l after l blocks, by l = 0 … layers.
+
+    x_0 are the embedded inputs, and the entry of all layers is the output of the model. Each output is that of the
+    model with the stream after the last block replaced by x_l, so that it holds for any norm, residual rule and head;
+    blocks that this makes superfluous are not computed under `jit`.
+
+    Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
+    """
+    if not config.layers:
+        return {0: model.apply(params, config, inputs, **arguments)}
+    branches = [list(block_config.branches())[-1][0] for block_config in config.layer_configs]
+    ends = [f"blocks/{layer}/{branch}/stream" for layer, branch in enumerate(branches)]
+    activations = model.activations_at(params, config, inputs, ["embedded", *ends], **arguments)
+    streams = [config.residual.begin(activations["embedded"], config.layers), *(activations[path] for path in ends)]
+
+    def after(stream: PyTree) -> Edit:
+        return lambda last: jax.tree.map(lambda new, old: new.astype(old.dtype), stream, last)
+
+    return {
+        depth: model.apply(params, config, inputs, edit={ends[-1]: after(stream)}, **arguments)
+        for depth, stream in enumerate(streams)
+    }

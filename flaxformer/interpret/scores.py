@@ -10,8 +10,8 @@ from flaxformer import model
 from flaxformer.components.heads import LossSum
 from flaxformer.config import ModelConfig
 from flaxformer.core.points import Edit
+from flaxformer.interpret.attribution import logit_lens
 from flaxformer.interpret.interventions import sum_over_tokens
-from flaxformer.interpret.lens import logit_lens
 from flaxformer.model.weights import Transformer
 from flaxformer.tasks.batch import Batch
 from flaxformer.training.precision import cast_inputs, cast_params

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from flaxformer import model
 from flaxformer.components import Attention
+from flaxformer.components.branch import TokenMixer
 from flaxformer.components.component import Context
-from flaxformer.components.mixers import TokenMixer
 from flaxformer.components.positions import NoPositions
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters

@@ -14,18 +14,16 @@ from flaxformer.report import costs, heads, maps, numbers, phrasing, scaling_tex
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
 from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE
-from flaxformer.report.effects_figure import effects_figure, effects_of
-from flaxformer.report.heads_figure import attention_figure, heads_figure
+from flaxformer.report.heads_figure import attention_figure, heads_figure, lens_figure
 from flaxformer.report.html import PageFigure
-from flaxformer.report.joint_law_figure import joint_law_figure
-from flaxformer.report.lens_figure import lens_figure
-from flaxformer.report.scaling_figure import scaling_figure
-from flaxformer.report.scores_figure import arms_figure, quantities_figure
+from flaxformer.report.scaling_figure import joint_law_figure, scaling_figure
+from flaxformer.report.scores_figure import arms_figure, effects_figure, effects_of, quantities_figure
 from flaxformer.report.sections import DrawFigure, Figure
 from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.report.texts import write_printable
 from flaxformer.report.thinning import MOST_DOTS, thinned_remark
 from flaxformer.system.files import make_folder, write_atomically
+from flaxformer.system.garbage import without_collections
 from flaxformer.system.wording import count_of
 
 METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
@@ -267,7 +265,7 @@ def _shorten(items: Sequence[str]) -> str:
 
 def draw(figures: Iterable[Figure], folder: Path) -> dict[str, PageFigure]:
     """Write figures in every format at the width of a column; return those that have content by their names."""
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(STYLE), without_collections():
         drawn = {}
         for figure in figures:
             if figure.when and (narrow := figure.draw(COLUMN)) is not None and (wide := figure.draw(PAGE)) is not None:

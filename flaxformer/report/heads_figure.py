@@ -1,4 +1,4 @@
-"""Figures of heads: a number per layer and head, and attention weights per query and key."""
+"""Figures of heads and depth: numbers and attention weights per head, and the loss after each block (logit lens)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 
+from flaxformer.report import phrasing
 from flaxformer.report.colours import COLOURS, GREY
-from flaxformer.report.drawing import COLUMN, SMALL, add_hover_text
+from flaxformer.report.curves_figure import add_legend
+from flaxformer.report.drawing import COLUMN, SMALL, add_hover_text, draw_interval, style_of
 from flaxformer.report.heads import HeadGrid
+from flaxformer.statistics.estimates import Estimate
 
 SHADES = 12
 """Number of opacities of a cell; a colour with an opacity is right on a light and on a dark page."""
 INK = 0.55
 """Opacity from which the text on a cell is white."""
+MOST_ARMS = 8
+"""Largest number of arms that are drawn."""
 
 
 def heads_figure(grids: Sequence[HeadGrid], width: float = COLUMN) -> Figure | None:
@@ -144,3 +149,31 @@ def _layer_name(path: str) -> str:
         return path
     branch = "" if match[3] == "attention" else f" {match[3].replace('_', '-')}"
     return f"{'encoder ' if match[1] else ''}layer {match[2]}{branch}"
+
+
+def lens_figure(curves: Mapping[str, Sequence[Estimate]], unit: str, width: float = COLUMN) -> Figure | None:
+    """Draw the mean loss against the number of blocks, a line per arm.
+
+    Args:
+      curves: loss after 0, 1, … blocks, by the name of the arm.
+      unit: unit of the loss.
+      width: inches.
+    """
+    shown = dict(list(curves.items())[:MOST_ARMS])
+    if not shown:
+        return None
+    figure = Figure(figsize=(width, 1.9 if width == COLUMN else 2.4), layout="constrained")
+    ax = figure.subplots()
+    for index, (name, points) in enumerate(shown.items()):
+        style = style_of(index)
+        ax.plot(range(len(points)), [point.mean for point in points], color=style.colour, ls=style.dashes, label=name)
+        for depth, point in enumerate(points):
+            draw_interval(ax, depth, point.mean, point, style, "y")
+            add_hover_text(ax, depth, point.mean, f"{name}, {depth} blocks: {phrasing.interval(point)}")
+    ax.set_xticks(range(max(map(len, shown.values()))))
+    ax.set_xlabel("blocks before the final norm and the head")
+    ax.set_ylabel(f"loss ({unit})" if unit else "loss")
+    ax.grid(axis="y")
+    if len(shown) > 1:
+        add_legend(figure, [ax], list(shown), "", max(1, int(width * 16 / (8 + max(map(len, shown))))))
+    return figure

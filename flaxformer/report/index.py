@@ -1,11 +1,11 @@
 """Index of a folder: a page with the question, answer and progress of each study and probe, and links to reports."""
 
-import contextlib
 import dataclasses
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flaxformer.analysis.analysis import analyse
+from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.report import html, provenance_text, verdicts
 from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
@@ -24,7 +24,8 @@ MOST_FOLDERS = 20_000
 class Entry:
     """Summary of a study or probe, for one row of the index."""
 
-    store: Store
+    report: Path
+    """Its page, if it has one."""
     name: str
     question: str
     verdict: str
@@ -52,23 +53,29 @@ def stores(folder: Path) -> list[Store]:
     return [Store(path) for path in sorted(folders)]
 
 
-def write_reports(folder: Path) -> None:
-    """Write the report of every study and probe that has results."""
-    for store in stores(folder):
-        with contextlib.suppress(UserError):  # the index shows the error
-            write(store)
+def write_reports(folder: Path) -> list[Entry]:
+    """Write the report of every study and probe that has results, and return their summaries."""
+    return entries(folder, _write)
 
 
-def entries(folder: Path) -> list[Entry]:
+def _write(store: Store) -> Analysis:
+    """Write a report; without results there is none, and the analysis says so."""
+    try:
+        return write(store)
+    except UserError:
+        return analyse(store)
+
+
+def entries(folder: Path, analyse: Callable[[Store], Analysis] = analyse) -> list[Entry]:
     """Return a summary of each study and probe; of one that cannot be read, the error."""
-    return [_entry(store, str(store.root.relative_to(folder))) for store in stores(folder)]
+    return [_entry(store, str(store.root.relative_to(folder)), analyse) for store in stores(folder)]
 
 
-def _entry(store: Store, name: str) -> Entry:
+def _entry(store: Store, name: str, analyse: Callable[[Store], Analysis]) -> Entry:
     try:
         analysis = analyse(store)
     except UserError as error:
-        return Entry(store, name, "", str(error), "", "", "")
+        return Entry(report_path(store), name, "", str(error), "", "", "")
     study = analysis.study
     if study.kind == "probe":
         measured = [quantity.estimate.n for quantity in analysis.quantities]
@@ -81,28 +88,24 @@ def _entry(store: Store, name: str) -> Entry:
         runs = f"{done} of {runs}, {total - done} missing"
     answer = verdicts.verdict(analysis) if done else "No results yet."
     date = provenance_text.last_date(read_lines(store.root / LAUNCHES))
-    return Entry(store, name, study.question, answer, seeds, runs, date)
+    return Entry(report_path(store), name, study.question, answer, seeds, runs, date)
 
 
-def index_table(folder: Path) -> str:
-    """Return the entries as an HTML table whose first column links to the reports."""
-    listed = entries(folder)
+def index_table(folder: Path, listed: Sequence[Entry]) -> str:
+    """Return the entries of a folder as an HTML table whose first column links to the reports."""
     rows = [[entry.name, entry.question, entry.verdict, entry.seeds, entry.runs, entry.date] for entry in listed]
-    links = [
-        report_path(entry.store).relative_to(folder).as_posix() if report_path(entry.store).exists() else None
-        for entry in listed
-    ]
+    links = [entry.report.relative_to(folder).as_posix() if entry.report.exists() else None for entry in listed]
     header = ["study or probe", "question", "answer", "seeds", "done", "last run"]
     return html.table(Table("", header, rows, len(header)), links) if rows else ""
 
 
-def write_index(folder: Path) -> Path:
-    """Write index.html for every study and probe of a folder.
+def write_index(folder: Path, listed: Sequence[Entry]) -> Path:
+    """Write index.html for the studies and probes of a folder.
 
     Raises:
       UserError: the folder has no study or probe.
     """
-    body = index_table(folder)
+    body = index_table(folder, listed)
     if not body:
         raise UserError(f"{folder} and the folders in it hold no study; expected the output folder of 'run'")
     fragments = [f"<h1>Studies and probes in {html.escape(folder.resolve().name)}</h1>", body]

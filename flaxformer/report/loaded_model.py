@@ -30,7 +30,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.wording import printable
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.task_tokenizer import text_of
-from flaxformer.training.decoding_memory import check_decoding
+from flaxformer.training.memory import check_decoding
 from flaxformer.training.run import Run
 
 TOKENS = 200

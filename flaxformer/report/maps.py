@@ -6,9 +6,9 @@ import numpy as np
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.arms import ArmSummary
+from flaxformer.report.heads import numbers_by_arm
 from flaxformer.report.measured import MAP
 from flaxformer.report.numbers import number
-from flaxformer.report.run_numbers import numbers_by_arm
 from flaxformer.report.thinning import evenly
 from flaxformer.study.claim import arm_name
 

@@ -1,4 +1,4 @@
-"""Provenance in words: where and when the runs were made, and the commands that repeat them."""
+"""Provenance in words: where and when the runs were made, the commands that repeat them, and the log's events."""
 
 import json
 import shlex
@@ -7,10 +7,12 @@ from pathlib import Path
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.claim_history import seeds_in_words
-from flaxformer.report import events
+from flaxformer.analysis.declaration_limits import verification
 from flaxformer.report.numbers import duration
 from flaxformer.report.sections import Bullets, Code, Folded, Paragraph, Part
 from flaxformer.report.table import MOST_ROWS, PAGE
+from flaxformer.store.declaration_log import DeclarationLog
+from flaxformer.store.log_entries import Replication, Verification
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.json_differences import differences
 from flaxformer.system.user_code.changes import CodeChange
@@ -25,6 +27,8 @@ NOTEBOOK = (
 """Remark on a study without a file."""
 MOST_SEEDS = 50
 """Number of seeds that are listed one by one."""
+FOLDER_OPTIONS = ("--output", "--on-code-change")
+"""Options of a command that belong to its own folder of results."""
 
 
 def distinct_values(launches: Sequence[JsonObject], *names: str) -> list[str]:
@@ -71,7 +75,7 @@ def provenance(analysis: Analysis, launches: Sequence[JsonObject]) -> list[tuple
         ("User code", "; ".join(user_code(analysis))),
         ("Read by user code", "; ".join(analysis.reads)),
         ("Declarations", _log(analysis)),
-        ("Replications and verification", "; ".join(events.sentences(analysis.log))),
+        ("Replications and verification", "; ".join(event_sentences(analysis.log))),
         ("Code changes", "; ".join(map(_change, analysis.study.code_changes))),
     ]
 
@@ -127,10 +131,6 @@ def words_of(command: str) -> list[str]:
         return command.split()
 
 
-FOLDER_OPTIONS = ("--output", "--on-code-change")
-"""Options of a command that belong to its own folder of results."""
-
-
 def _without_folder_options(words: Sequence[str]) -> list[str]:
     """The words of a command without `FOLDER_OPTIONS` and their values."""
     pairs = zip(["", *words], words, strict=False)
@@ -173,3 +173,22 @@ def changes(analysis: Analysis, at_most: int) -> list[str]:
     lines = [f"{name}: {'; '.join(differences(recipes[base], recipes[name]))}" for name in other_arms[:at_most]]
     more = len(other_arms) - at_most
     return [*lines, *([f"and {count_of(more, 'other arm')}, in study.json"] if more > 0 else [])]
+
+
+def event_sentences(log: DeclarationLog) -> list[str]:
+    """Every attempt to replicate, and the last verification, each with its date."""
+    entries: list[Replication | Verification] = [*log.of(Replication), *log.of(Verification)[-1:]]
+    return [f"{entry.time[:10]}: {event_sentence(entry)}" for entry in entries]
+
+
+def event_sentence(event: Replication | Verification) -> str:
+    """An event of the log in one clause."""
+    return _replication(event) if isinstance(event, Replication) else verification(event)
+
+
+def _replication(event: Replication) -> str:
+    where = f"at the seeds {seeds_in_words(event.seeds)} in {event.folder}"
+    if event.verdicts is None:
+        return f"attempt to replicate begun {where}"
+    verdicts = "; ".join(f"{text}: {verdict}" for text, verdict in event.verdicts.items())
+    return f"replicated {where} ({verdicts or 'no claim'})"

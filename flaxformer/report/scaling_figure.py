@@ -1,15 +1,20 @@
-"""Figure of the scaling laws: the metric against size, with the fitted curves, their bands, and held-out sizes."""
+"""Figures of the scaling laws: the metric against size, or against tokens per number of parameters."""
+
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flaxformer.analysis.analysis import Analysis
+from flaxformer.analysis.joint_fit import JointFit, JointPoint
 from flaxformer.analysis.scaling_fit import FARTHEST, ScalingFit
-from flaxformer.report import phrasing, scaling_text
+from flaxformer.report import numbers, phrasing, scaling_text
 from flaxformer.report.curves_figure import add_legend
 from flaxformer.report.drawing import (
     COLUMN,
+    Dashes,
     LineStyle,
     add_hover_text,
     draw_interval,
@@ -18,11 +23,16 @@ from flaxformer.report.drawing import (
     set_log_scale,
     style_of,
 )
+from flaxformer.study.scale import VARIABLE_NAMES
 
 POINTS, BANDS = 100, 12
 """Number of points of a curve, and of those of its band, between which the band is joined by lines."""
 MOST_BANDS = 6
 """Number of arms up to which the curves have bands."""
+MOST_ARMS = 4
+"""Largest number of arms that are drawn, in a panel each."""
+JOINT_POINTS = 60
+DASHED: Dashes = (0, (4, 2))
 
 
 def scaling_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
@@ -94,3 +104,74 @@ def _draw_curve(ax: Axes, fit: ScalingFit, style: LineStyle, largest: float, has
             ax, largest, band[-1].value, f"law at {scaling_text.size(largest)}: {scaling_text.interval(band[-1])}"
         )
     return [float(value) for value in fit.curve_at(np.array([first, largest]))]
+
+
+def joint_law_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
+    """Means with intervals at every size, held-out ones hollow, and the law at each number of parameters.
+
+    A line is dashed where no run was fitted: beyond the fitted numbers of tokens, and at the numbers of parameters of
+    held-out sizes alone. Without a fitted law, or without results, an arm is not drawn.
+    """
+    fits = analysis.scaling.joint_fits if analysis.scaling is not None else []
+    shown = [fit for fit in fits if fit.theta is not None][:MOST_ARMS]
+    if not shown:
+        return None
+    names = _names(shown)
+    columns = min(len(shown), 2)
+    lines, across = -(-len(shown) // columns), max(1, int(width * 16 / (8 + max(map(len, names)))))
+    height = (1.7 if width == COLUMN else 2.3) * lines + 0.13 * -(-len(names) // across) + 0.2
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
+    for ax in axes[len(shown) :]:
+        ax.remove()
+    values = [value for ax, fit in zip(axes, shown, strict=False) for value in _draw(ax, fit, names)]
+    for i, (ax, fit) in enumerate(zip(axes, shown, strict=False)):
+        set_log_scale(ax, "x", text=scaling_text.size)
+        if has_wide_range(values, 10.0):
+            set_log_scale(ax, "y")
+        ax.set_title(phrasing.arm(fit.labels) if fit.labels else "")
+        ax.set_xlabel(VARIABLE_NAMES["tokens"] if i + columns >= len(shown) else "")
+        ax.set_ylabel(phrasing.metric(analysis.study) if i % columns == 0 else "")
+        ax.grid(axis="both")
+    add_legend(figure, axes[: len(shown)], names, "", across)
+    return figure
+
+
+def _names(fits: Sequence[JointFit]) -> list[str]:
+    """The number of parameters of each line, from the smallest; arms of similar numbers share a line."""
+    ranks = itertools.zip_longest(*map(_sizes, fits))
+    return [f"N = {', '.join(map(scaling_text.size, sorted({*sizes} - {None})))}" for sizes in ranks]
+
+
+def _sizes(fit: JointFit) -> list[float]:
+    """The numbers of parameters of an arm, increasing."""
+    return sorted({point.size for point in fit.points})
+
+
+def _draw(ax: Axes, fit: JointFit, names: Sequence[str]) -> list[float]:
+    """Draw the points and the law of one arm; return the means."""
+    first, last = (end(point.tokens for point in fit.fitted_points) for end in (min, max))
+    largest = max(point.tokens for point in fit.points)
+    values: list[float] = []
+    for i, (size, name) in enumerate(zip(_sizes(fit), names, strict=False)):
+        style, points = style_of(i), [point for point in fit.points if point.size == size]
+        ax.plot([], [], color=style.colour, marker=style.marker, ms=3.4, lw=1.0, label=name)
+        is_fitted = any(not point.is_held_out for point in points)
+        segments = [(first, last, "-" if is_fitted else DASHED)] + [(last, largest, DASHED)] * (largest > last)
+        for low, high, dashes in segments:
+            tokens = np.geomspace(low, high, JOINT_POINTS)
+            ax.plot(tokens, fit.curve_at(size, tokens), color=style.colour, lw=1.0, ls=dashes, label="_")
+        values += [_draw_point(ax, fit, point, style) for point in points if point.arm.estimate.n]
+    return values
+
+
+def _draw_point(ax: Axes, fit: JointFit, point: JointPoint, style: LineStyle) -> float:
+    """Draw the mean of one size with its interval; return it."""
+    estimate = point.arm.estimate
+    point_style = LineStyle(style.colour, style.marker, is_hollow=point.is_held_out)
+    draw_interval(ax, point.tokens, estimate.mean, estimate, point_style, "y")
+    [law] = fit.curve_at(point.size, np.array([point.tokens]))
+    kind = ", held out" if point.is_held_out else ""
+    text = f"{point.label}{kind}: {phrasing.interval(estimate)}; law {numbers.round_digits(float(law))}"
+    add_hover_text(ax, point.tokens, estimate.mean, text)
+    return estimate.mean

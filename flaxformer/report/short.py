@@ -8,7 +8,7 @@ from rich.text import Text
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.judging import JudgedClaim
-from flaxformer.report import effect_tables, events, phrasing, tables, verdicts
+from flaxformer.report import effect_tables, phrasing, provenance_text, tables, verdicts
 from flaxformer.report.width import fit_width, shorten_cells
 from flaxformer.study.divergence import RULE
 from flaxformer.system.wording import count_of
@@ -73,7 +73,10 @@ def _changes(overrides: tuple[str, ...]) -> Iterator[Text]:
 
 def _events(analysis: Analysis) -> list[Text]:
     """The last events of the study's log, such as attempts to replicate it."""
-    return [Text.assemble(("Event: ", "dim"), text) for text in [*events.sentences(analysis.log)][-MOST_EVENTS:]]
+    return [
+        Text.assemble(("Event: ", "dim"), text)
+        for text in [*provenance_text.event_sentences(analysis.log)][-MOST_EVENTS:]
+    ]
 
 
 def _limits(analysis: Analysis) -> Iterator[Text]:

@@ -12,7 +12,7 @@ from flaxformer.analysis.explore import Exploration
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.sweep import SweepLine
 from flaxformer.analysis.variance import SeedVariance, seed_variances
-from flaxformer.report import events, numbers, phrasing, verdicts
+from flaxformer.report import numbers, phrasing, provenance_text, verdicts
 from flaxformer.report.cost_tables import brief_costs
 from flaxformer.report.estimates import estimate_columns, estimate_values, interval_text
 from flaxformer.report.numbers import p_value, round_digits
@@ -236,7 +236,7 @@ def declarations(analysis: Analysis) -> Table:
                 rows.append([_minute(entry), "; ".join(changes(before, entry)), results])
                 before = entry
             elif not isinstance(entry, Interim):
-                rows.append([_minute(entry), events.sentence(entry), "–"])
+                rows.append([_minute(entry), provenance_text.event_sentence(entry), "–"])
     return Table("Declarations", ["time (UTC)", "declared", "existing results"], rows, 2)
 
 

@@ -14,7 +14,7 @@ from flaxformer.store.rows import DIAGNOSTICS, Row
 from flaxformer.study.arm import Trial
 from flaxformer.study.divergence import is_diverged
 from flaxformer.study.program_groups import ProgramGroup
-from flaxformer.system.user_code.frames import place_of
+from flaxformer.system.user_code.source import place_of
 from flaxformer.training.cost import RunCost
 from flaxformer.training.step import ALIVE
 

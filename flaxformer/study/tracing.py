@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from flaxformer.core.canonical import classes_in
 from flaxformer.study.declare import Measure, Study
 from flaxformer.system.errors import UserError
-from flaxformer.system.user_code.frames import describe, place_of
-from flaxformer.system.user_code.source import is_user_class
+from flaxformer.system.user_code.source import describe, is_user_class, place_of
 from flaxformer.system.wording import printable
 from flaxformer.tasks.batch import Source
 from flaxformer.tasks.evaluations import EvaluationData

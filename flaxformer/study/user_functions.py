@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from flaxformer.system.errors import UserError
-from flaxformer.system.user_code.frames import describe
+from flaxformer.system.user_code.source import describe
 from flaxformer.system.wording import check_text, printable
 
 

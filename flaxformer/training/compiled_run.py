@@ -32,18 +32,17 @@ from flaxformer.system.garbage import without_collections
 from flaxformer.system.interrupts import interrupted
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
-from flaxformer.training.calls_in_flight import wait_every_few_calls
 from flaxformer.training.compiling import compile_lowered
+from flaxformer.training.cpu import wait_every_few_calls
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.evaluation import task_columns, without_errors
-from flaxformer.training.evaluation_data import HeldOutPart, PlacedEvaluations, shapes_of
 from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.memory import check_compiled
 from flaxformer.training.offload import check_offload, state_shardings
 from flaxformer.training.run import Run
 from flaxformer.training.run_functions import DiagnoseNext, MeasureParams, ProgramCall, RunMetrics, functions_of
 from flaxformer.training.step import TrainState, start
-from flaxformer.training.training_data import TrainingData
+from flaxformer.training.training_data import HeldOutPart, PlacedEvaluations, TrainingData, shapes_of
 
 LOG = logging.getLogger(__name__)
 

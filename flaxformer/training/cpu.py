@@ -1,12 +1,15 @@
-"""Defaults of training on a CPU: micro-batches that fit its caches, and its cores as devices.
+"""Training on a CPU: micro-batches that fit its caches, its cores as devices, and few calls that wait on a mesh.
 
-Both change a result in the last bits alone. Accelerators use neither.
+The first two change a result in the last bits alone. Accelerators use none of them.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
+from typing import TypeVar
 
 import jax
+from jax.sharding import Mesh
 
 from flaxformer.config import ModelConfig
 from flaxformer.devices.sharding import Devices
@@ -18,6 +21,11 @@ MIN_TOKENS = 512
 """Tokens of a micro-batch; with fewer, its products do not keep the cores busy."""
 MIN_BYTES_TO_SHARE = 1e7
 """Bytes of activations, by `activation_bytes`, from which on a step is divided among a CPU's cores as devices."""
+T = TypeVar("T")
+MOST_CALLS = 16
+"""Calls in flight on a CPU mesh. From about 32 on, the queue of a device is full, and all-reduces of several calls can
+wait for each other without end; XLA then ends the process."""
+_CALLS = itertools.count(1)  # of the whole process, since programs of several runs share the devices
 
 
 def cached_micro_batches(run: Run) -> int:
@@ -73,3 +81,10 @@ def _batch_shards() -> int:
     """The number of parts into which the present mesh divides a batch."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else int(mesh.shape.get("data", 1) * mesh.shape.get("fsdp", 1))
+
+
+def wait_every_few_calls(results: T, mesh: Mesh | None) -> T:
+    """Return the results of a call; on a CPU mesh, wait for those of every 16th call of this process."""
+    if mesh is not None and mesh.devices.flat[0].platform == "cpu" and next(_CALLS) % MOST_CALLS == 0:
+        jax.block_until_ready(results)
+    return results

@@ -145,12 +145,6 @@ def place(init: From, arrays: Mapping[str, np.ndarray], config: ModelConfig) -> 
     return InitialWeights(*(jax.tree_util.tree_map_with_path(function, specs) for function in (value, is_loaded)))
 
 
-def drawn_paths(initial: InitialWeights) -> list[str]:
-    """The paths of the weights that are not loaded."""
-    flags = jax.tree_util.tree_leaves_with_path(initial.is_loaded)
-    return [path_name(path) for path, is_loaded in flags if not is_loaded]
-
-
 def _rename_paths(init: From, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays by their new paths."""
     renamed: dict[str, np.ndarray] = {}

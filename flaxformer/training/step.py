@@ -11,18 +11,18 @@ from flaxformer import model
 from flaxformer.components.component import Aux, replace_weights
 from flaxformer.core.params import fold_in_name
 from flaxformer.core.pytree import Node
+from flaxformer.core.weight_projection import project_components
 from flaxformer.model.layout import Layout
 from flaxformer.model.output import ModelOutput
-from flaxformer.model.weights import Transformer, with_layout
+from flaxformer.model.weights import Transformer, stack_as, with_layout
 from flaxformer.tasks.batch import AnyBatch, Source, concat_parts
 from flaxformer.training.adapters import adapt, merge
-from flaxformer.training.after_step import after_step, running_mean
 from flaxformer.training.initial_weights import InitialWeights, overlay
 from flaxformer.training.loss import accumulate, divides_by_device, loss
 from flaxformer.training.micro_batches import micro_batches
 from flaxformer.training.offload import to_device, to_host
 from flaxformer.training.run import Run
-from flaxformer.training.schedule import learning_rate
+from flaxformer.training.schedule import Optimizer, learning_rate
 from flaxformer.training.trainable import insert, select
 from flaxformer.training.weight_scales import weight_scales
 
@@ -179,3 +179,33 @@ def over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Calla
         return jax.lax.map(lambda trial: function(*trial, data), arguments[:-1], batch_size=batch_size)
 
     return map_trials
+
+
+def after_step(params: Transformer, run: Run) -> Transformer:
+    """Return the weights after `after_step` of the components and of the optimizer; untrained ones do not change."""
+    changed = project_components(params, run.model)
+    if type(run.optimizer).after_step is not Optimizer.after_step:
+        changed = stack_as(run.optimizer.after_step(with_layout(changed, "unrolled")), params)
+    if all(new is old for new, old in zip(jax.tree.leaves(changed), jax.tree.leaves(params), strict=True)):
+        return params
+    return jax.tree.map(
+        lambda is_trained, old, new: new if is_trained else old, run.trainable.mask(params), params, changed
+    )
+
+
+def running_mean(
+    average: Transformer | None, ema: float | Float[Array, ""] | None, step: Int[Array, ""], params: Transformer
+) -> Transformer | None:
+    """Return the average with the weights after step t = 1, 2 …: Σ_i ema^(t−i) w_i / Σ_i ema^(t−i).
+
+    It is a mean from the first step on. None without `Training.ema`. Running statistics of a BatchNorm are averaged
+    like weights.
+
+    Args:
+      step: number of steps before this one.
+    """
+    if ema is None:
+        return None
+    past = 1 - jnp.power(ema, step)
+    share = (1 - ema) / (1 - ema + ema * past)
+    return jax.tree.map(lambda mean, new: (1 - share) * mean + share * new, average, params)

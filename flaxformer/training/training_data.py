@@ -1,17 +1,22 @@
-"""Training data of a run, or of stacked runs, on a device group: all of them, or chunks of what stays on the host."""
+"""Data of a run, or of stacked runs, on a device group: all of them, chunks of what stays on the host, evaluations."""
 
 import functools
 import operator
 from collections.abc import Iterator
+from typing import Literal
 
 import jax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from flaxformer.tasks.base import Task
-from flaxformer.tasks.batch import Source
+from flaxformer.tasks.batch import Batch, Source, held_out
+from flaxformer.tasks.evaluations import Evaluation, EvaluationData
 from flaxformer.tasks.host import Gather, gather_batches, gather_stack, make_chunk, prefetch
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.run import Run
+
+HeldOutPart = Literal["evaluation", "test"]
+"""Data for every evaluation, or for the one at the end."""
 
 
 class TrainingData:
@@ -72,3 +77,43 @@ class TrainingData:
         """Return the batch of a step as a chunk on the devices."""
         chunk = make_chunk(self._gather(run), step, 1, self._device_group.put_chunk, self._stack_size)
         return self._device_group.shard_batches(chunk)
+
+
+class PlacedEvaluations:
+    """Evaluation and test data of a task, and of named evaluations, on a device group.
+
+    Args:
+      evaluations: the named evaluations.
+      device_group: where the data are placed.
+    """
+
+    def __init__(self, evaluations: tuple[Evaluation, ...], device_group: DeviceGroup) -> None:
+        self._evaluations, self._device_group = evaluations, device_group
+        self._batches: dict[HeldOutPart, Batch | None] = {}
+        self._named: dict[HeldOutPart, dict[str, EvaluationData]] = {}
+
+    def batches(self, source: Source, part: HeldOutPart) -> Batch | None:
+        """The batches of the task, whose data are on the devices; None if it has no test set."""
+        if part not in self._batches:
+            with self._device_group.context():
+                batches = held_out(source, lambda source: getattr(source, part)())
+            # Batches that depend on no array of the source are computed on JAX's first device, or on the host.
+            is_placed = self._device_group.mesh is not None and not source.on_host
+            self._batches[part] = batches if is_placed or batches is None else self._device_group.put_batches(batches)
+        return self._batches[part]
+
+    def load_named(self, part: HeldOutPart) -> dict[str, EvaluationData]:
+        """The data of the named evaluations that have this part, by name."""
+        if part not in self._named:
+            loaded = {
+                evaluation.name: evaluation.load() if part == "evaluation" else evaluation.load_test()
+                for evaluation in self._evaluations
+            }
+            put = self._device_group.put_evaluation
+            self._named[part] = {name: put(data) for name, data in loaded.items() if data is not None}
+        return self._named[part]
+
+
+def shapes_of(tree: PyTree) -> tuple[object, ...]:
+    """Structure, shapes and shardings of arrays on devices, on which a compiled program depends."""
+    return jax.tree.structure(tree), *((x.shape, x.dtype, x.sharding) for x in jax.tree.leaves(tree))

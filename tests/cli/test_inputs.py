@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from flaxformer.cli import main
-from flaxformer.cli.inputs import check_inputs
+from flaxformer.cli.mistakes import check_inputs
 from flaxformer.cli.parsing import parse
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import near_names

@@ -4,10 +4,11 @@ import http.client
 import threading
 
 import pytest
+from ledger.ledgers import begun
 from study.tiny import fill, tiny
 
 from flaxformer.cli import main
-from flaxformer.cli.serve import page_of, server_of
+from flaxformer.cli.live import page_of, server_of
 from flaxformer.store.store import Store
 
 
@@ -84,7 +85,6 @@ def test_what_is_not_a_port_is_refused(tmp_path, capsys, port):
 
 
 def test_a_job_and_a_ledger_have_a_page(tmp_path):
-    from ledger.ledgers import begun
 
     from flaxformer.ledger import log
 

@@ -23,8 +23,8 @@ from flaxformer.core.paths import replace_at
 from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices
 from flaxformer.jobs import Job, train
-from flaxformer.jobs.log import Log
 from flaxformer.jobs.progress import RunTotals, follow, show
+from flaxformer.jobs.recording import Log
 from flaxformer.jobs.train import steps_per_call
 from flaxformer.runner.events import Compiled, Diverged, Evaluated, FirstLoss, Progressed, Sampled, Started
 from flaxformer.store.job_log import read

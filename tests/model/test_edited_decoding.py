@@ -8,7 +8,7 @@ from grid import BASE, encoder_decoder, random_weights, sparse_grid
 from jaxtyping import Array, Float
 
 from flaxformer.components import GRU, Attention, Rotary
-from flaxformer.components.mixers import TokenMixer
+from flaxformer.components.branch import TokenMixer
 from flaxformer.config import Block
 from flaxformer.core.params import Parameters, param
 from flaxformer.interpret import ablate, combine, patch, resample

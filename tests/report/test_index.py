@@ -96,4 +96,4 @@ def test_the_index_of_claims_is_their_table(runs, report):
 
 def test_a_folder_without_studies_has_no_index(tmp_path):
     with pytest.raises(UserError, match="hold no study"):
-        index.write_index(tmp_path)
+        index.write_index(tmp_path, index.entries(tmp_path))

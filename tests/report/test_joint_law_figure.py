@@ -10,7 +10,7 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.report import scaling_text
 from flaxformer.report.colours import GREY
 from flaxformer.report.drawing import COLUMN, MARKERS, PAGE, STYLE
-from flaxformer.report.joint_law_figure import joint_law_figure
+from flaxformer.report.scaling_figure import joint_law_figure
 from flaxformer.report.write import write
 
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from study.tiny import LOWER, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
+from flaxformer.claims import table as claims_table
 from flaxformer.claims.record import CaseRecord, Statement
-from flaxformer.claims.table import page
 from flaxformer.report import figures, index, phrasing
 from flaxformer.report import html as html_page
 from flaxformer.report.claims_figure import claims_figure
@@ -69,13 +69,13 @@ def folder(tmp_path_factory):
     list(run_probe(probe, Store(root / "nested" / "probe")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "METADATA", {"svg": figures.METADATA["svg"]})  # the pages need no other form
-        index.write_reports(root)
-    index.write_index(root)
+        entries = index.write_reports(root)
+    index.write_index(root, entries)
     lines = [
         Statement(LONG, "4.007 [3.955, 4.059]", "1 ± 0.1", 10, "refuted", "before its data", root / "study"),
         Statement("b", "–", "–", 0, "failed"),
     ]
-    (root / "claims.html").write_text(page.render(root, [CaseRecord(1, LONG, LONG, 12.0, True, lines)]))
+    (root / "claims.html").write_text(claims_table.page(root, [CaseRecord(1, LONG, LONG, 12.0, True, lines)], entries))
     return root
 
 

@@ -1,6 +1,7 @@
 """The report: complete, self-contained, honest about what is missing, and indifferent to odd studies."""
 
 import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -199,10 +200,15 @@ def test_the_report_is_the_same_bytes_each_time(tmp_path):
 @pytest.mark.every(2, "long")
 @pytest.mark.parametrize("command", ["status", "report"])
 def test_results_are_shown_without_jax(tmp_path, command):
-    """JAX would be two thirds of the time of `status`."""
-    fill(tmp_path, tiny(axes=(), claims=(), seeds=range(2)), loss)
-    code = "import sys; from flaxformer.cli import main; main(sys.argv[1:]); sys.exit('jax' in sys.modules)"
+    """JAX would be two thirds of the time of `status`; `report` also shows a folder of claims and studies."""
+    study = tmp_path / "01_case" / "study"
+    fill(study, tiny(axes=(), claims=(), seeds=range(2)), loss)
+    case = {"number": 1, "claim": "c", "source": "s", "seconds": 1.0, "quick": False, "evidence": [], "failure": ""}
+    (study.parent / "case.json").write_text(json.dumps(case))
+    folders = [study, tmp_path] if command == "report" else [study]
+    code = "import sys; from flaxformer.cli import main; [main([sys.argv[1], folder]) for folder in sys.argv[2:]]"
+    code += "; sys.exit('jax' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code, command, str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, command, *map(str, folders)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

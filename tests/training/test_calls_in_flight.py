@@ -9,8 +9,8 @@ import pytest
 
 from flaxformer.devices.sharding import Devices
 from flaxformer.system.startup import cpu_devices
-from flaxformer.training import calls_in_flight
-from flaxformer.training.calls_in_flight import MOST_CALLS, wait_every_few_calls
+from flaxformer.training import cpu
+from flaxformer.training.cpu import MOST_CALLS, wait_every_few_calls
 
 SET_UP = """
 import jax
@@ -53,7 +53,7 @@ LOOPS = {
 
 def test_every_16th_call_on_a_cpu_mesh_is_waited_for(monkeypatch):
     waits = []
-    monkeypatch.setattr(calls_in_flight.jax, "block_until_ready", waits.append)
+    monkeypatch.setattr(cpu.jax, "block_until_ready", waits.append)
     mesh = Devices(data=2).mesh()
     for number in range(3 * MOST_CALLS):
         assert wait_every_few_calls(number, mesh) == number
@@ -61,7 +61,7 @@ def test_every_16th_call_on_a_cpu_mesh_is_waited_for(monkeypatch):
 
 
 def test_a_single_device_never_waits(monkeypatch):
-    monkeypatch.setattr(calls_in_flight.jax, "block_until_ready", lambda _: pytest.fail("waited"))
+    monkeypatch.setattr(cpu.jax, "block_until_ready", lambda _: pytest.fail("waited"))
     assert [wait_every_few_calls(number, None) for number in range(40)] == list(range(40))
 
 

@@ -1,6 +1,5 @@
 """Arguments of every command: all that `--help` shows. No module here imports JAX, so that help is shown at once."""
 
-from flaxformer.cli.arguments.improvements import Improve, MeasureNoise
 from flaxformer.cli.arguments.runs import Generate, Prepare, Train
 from flaxformer.cli.arguments.studies import (
     Compare,
@@ -13,7 +12,7 @@ from flaxformer.cli.arguments.studies import (
     Status,
     Verify,
 )
-from flaxformer.cli.arguments.tools import Bench, Catalog, Check, Claims, Completion, Fit, New
+from flaxformer.cli.arguments.tools import Bench, Catalog, Check, Claims, Completion, Fit, Improve, MeasureNoise, New
 
 COMMANDS: dict[str, type] = {
     "new": New,

@@ -4,7 +4,7 @@
 >>> logits = apply(params, config, tokens)           # those of GPT2LMHeadModel
 >>> save("mine", config, params)                     # which transformers' from_pretrained reads
 
-Each family is a file of `families`: a table of the names of its tensors, and the conversions of its attributes. An
+Each family is a constant in `families`: a table of the names of its tensors, and the conversions of its attributes. An
 attribute that is unknown, or has a value that cannot be expressed, is refused by name.
 
 Weights are converted to float32, unless `load` is asked for another type. What the files say of tokens, labels and
@@ -29,23 +29,18 @@ from flaxformer.interop.huggingface.families import (
     bart,
     bert,
     distilbert,
-    gemma2,
-    gemma3,
+    gemma,
     gpt2,
     gpt_neox,
     gpt_oss,
     llama,
     marian,
-    mistral,
     modernbert,
     mt5,
-    olmo2,
-    olmo3,
+    olmo,
     opt,
-    qwen2,
-    qwen3,
+    qwen,
     roberta,
-    smollm3,
     t5,
     vit,
 )
@@ -65,11 +60,14 @@ from flaxformer.system.errors import UserError, did_you_mean, not_supported
 
 __all__ = ["FAMILIES", "load", "load_tokenizer", "save"]
 
-MODULES = (
-    gpt2, bert, t5, bart, llama, mistral, qwen2, qwen3, olmo2, olmo3, smollm3, gemma2, gemma3, gpt_neox,
-    opt, roberta, distilbert, modernbert, marian, mt5, vit, gpt_oss,
-)  # fmt: skip
-FAMILIES = {module.FAMILY.name: module.FAMILY for module in MODULES}
+FAMILIES = {
+    family.name: family
+    for family in (
+        gpt2.FAMILY, bert.FAMILY, t5.FAMILY, bart.FAMILY, llama.FAMILY, llama.MISTRAL, qwen.QWEN2, qwen.QWEN3,
+        olmo.OLMO2, olmo.OLMO3, llama.SMOLLM3, gemma.GEMMA2, gemma.GEMMA3, gpt_neox.FAMILY, opt.FAMILY,
+        roberta.FAMILY, distilbert.FAMILY, modernbert.FAMILY, marian.FAMILY, mt5.FAMILY, vit.FAMILY, gpt_oss.FAMILY,
+    )
+}  # fmt: skip
 """Families by the model_type of config.json."""
 DTYPES = ("float32", "bfloat16", "float16", "stored")
 

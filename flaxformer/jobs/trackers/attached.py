@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from flaxformer.jobs.trackers.tracker import TrackedRun, Tracker
 from flaxformer.store.job_log import LogLine
-from flaxformer.system.user_code.frames import describe
 from flaxformer.system.user_code.reads import unrecorded
+from flaxformer.system.user_code.source import describe
 
 T = TypeVar("T")
 LONGEST = 300

@@ -1,10 +1,15 @@
-"""Base class of all trackers: three functions that a user's own tracker overrides."""
+"""Base class of all trackers: three functions that a user's own tracker overrides; and the name of its run."""
 
 import dataclasses
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 from flaxformer.system.digests import JsonObject
+from flaxformer.system.files import make_folder, write_atomically
+
+PROJECT = "flaxformer"
+"""Project of all runs, where the user names no other."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,3 +64,11 @@ class Tracker:
 
     def close(self) -> None:
         """Write what is left of the run; nothing by default."""
+
+
+def folder_id(folder: Path) -> str:
+    """Return the text in the file `id` of a folder; a file that is not there is made with 12 random digits."""
+    make_folder(folder)
+    if not (folder / "id").exists():
+        write_atomically(folder / "id", uuid.uuid4().hex[:12].encode())
+    return (folder / "id").read_text()

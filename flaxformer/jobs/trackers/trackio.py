@@ -10,8 +10,7 @@ import io
 import os
 from collections.abc import Iterator, Mapping
 
-from flaxformer.jobs.trackers.names import PROJECT, folder_id
-from flaxformer.jobs.trackers.tracker import TrackedRun, Tracker
+from flaxformer.jobs.trackers.tracker import PROJECT, TrackedRun, Tracker, folder_id
 from flaxformer.system.extras import library
 
 SERVERS = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")

@@ -12,8 +12,7 @@ import shutil
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from flaxformer.jobs.trackers.names import PROJECT, folder_id
-from flaxformer.jobs.trackers.tracker import TrackedRun, Tracker
+from flaxformer.jobs.trackers.tracker import PROJECT, TrackedRun, Tracker, folder_id
 from flaxformer.system.extras import library
 
 SERVER = "https://api.wandb.ai"

@@ -5,8 +5,10 @@ import functools
 import importlib
 import importlib.util
 import linecache
+import os
 import sys
 import sysconfig
+import traceback
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +21,8 @@ INSTALLED = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "pl
 INSTALLED_IN = {"site-packages", "dist-packages"}
 """Names of folders of installed packages: those of another environment or of the user are on `sys.path` too."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_SOURCES: dict[str, tuple[object, str]] = {}
+"""Each user module's text when it was first read, with the module's spec; a repeated import has another spec."""
 
 
 def is_user_file(name: str | None) -> bool:
@@ -27,7 +31,7 @@ def is_user_file(name: str | None) -> bool:
     The package's `experiments/`, which a wheel contains, is user code as in a clone. A notebook cell counts as a user
     file; code without any source text, such as a generated method, does not.
     """
-    if not name:
+    if not name or (os.path.isabs(name) and not _lies_outside(name)):  # asked of every module that is imported
         return False
     return _lies_outside(name) if Path(name).exists() else bool(linecache.getlines(name))
 
@@ -93,10 +97,6 @@ def user_modules(file: Path | None, modules: Iterable[types.ModuleType] = ()) ->
 
 
 # --- text and syntax trees -------------------------------------------------------------------------------
-
-
-_SOURCES: dict[str, tuple[object, str]] = {}
-"""Each user module's text when it was first read, with the module's spec; a repeated import has another spec."""
 
 
 def remember_sources(module: types.ModuleType) -> None:
@@ -255,3 +255,16 @@ def _digest_of_texts(texts: Mapping[str, bytes]) -> str:
 def path_of_copy(digest: str, file: Path | None) -> str | None:
     """Return the path of a file's copy, below the folder of code/, after `copy_sources`; None if it was not copied."""
     return f"code/{digest}/{file.name}" if digest and file is not None else None
+
+
+def place_of(error: BaseException) -> str:
+    """Return "FILE, line N, in FUNCTION" for the innermost frame of user code in a traceback; "" if there is none."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    innermost = next((frame for frame in frames if is_user_file(frame.filename)), None)
+    return "" if innermost is None else f"{innermost.filename}, line {innermost.lineno}, in {innermost.name}"
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception in one line, after its place in the user's code if it has one."""
+    first, *_ = str(error).splitlines() or [""]
+    return ": ".join(filter(None, [place_of(error), type(error).__name__, first]))

@@ -1,1 +1,1 @@
-"""Families of checkpoints, one file each: a table of tensors, and the conversions of the attributes of config.json."""
+"""Families of checkpoints, similar ones in a file: a table of tensors, and the conversions of config.json."""

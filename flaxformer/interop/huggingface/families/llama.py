@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023; Grattafiori et al. 2024), as in LlamaForCausalLM; and what models like it share."""
+"""Llama (Touvron et al. 2023; Grattafiori et al. 2024), Mistral and SmolLM3; and what all decoders like them share."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -7,6 +7,7 @@ import numpy as np
 
 from flaxformer.components import PRE, Gated, LanguageModel, RMSNorm, Rotary, Tokens
 from flaxformer.config import ModelConfig
+from flaxformer.core.paths import replace_at
 from flaxformer.interop.huggingface.attributes import (
     Attribute,
     Attributes,
@@ -17,7 +18,7 @@ from flaxformer.interop.huggingface.attributes import (
     unused_attribute,
 )
 from flaxformer.interop.huggingface.family import Family, classifier, final_vectors
-from flaxformer.interop.huggingface.layer_kinds import LayerKinds
+from flaxformer.interop.huggingface.layer_kinds import FULL, SLIDING, LayerKinds, rotated_layers
 from flaxformer.interop.huggingface.tables import Kind
 
 ATTENTION = """
@@ -56,6 +57,9 @@ BASE = ModelConfig(
 )
 BASE = BASE.replace(attention=BASE.attention.replace(bias=False, out_bias=False))
 BIAS = flag("attention_bias", "attention.bias", "attention.out_bias", default=False)
+MLP_BIAS = flag("mlp_bias", "feed_forward.bias", default=False)
+ROTATED = ("no_rope_layers", "no_rope_layer_interval")
+"""Attributes that say which layers of SmolLM3 have rotary positions."""
 
 
 def like_llama(
@@ -138,9 +142,39 @@ def _share_of_heads(attributes: Attributes) -> int:
     return width
 
 
+def _smollm3_types(attributes: Attributes, layers: int) -> list[str]:
+    has_window = attributes.get("use_sliding_window") and attributes.get("sliding_window") is not None
+    return [
+        SLIDING if has_window and not is_rotated else FULL for is_rotated in rotated_layers(attributes, layers, ROTATED)
+    ]
+
+
 FAMILY = like_llama(
     "llama",
     "Llama",
-    attributes=(BIAS, flag("mlp_bias", "feed_forward.bias", default=False)),
+    attributes=(BIAS, MLP_BIAS),
     ignored="max_sequence_length pretraining_tp",
 )
+"""LlamaForCausalLM."""
+MISTRAL = like_llama(
+    "mistral",
+    "Mistral",
+    layer_kinds=LayerKinds(window="sliding_window", default_window=4096),
+    key_value_heads=8,
+)
+"""MistralForCausalLM (Jiang et al. 2023)."""
+SMOLLM3 = like_llama(
+    "smollm3",
+    "SmolLM3",
+    base=replace_at(BASE, {"head.tied": True}),
+    attributes=(BIAS, MLP_BIAS),
+    layer_kinds=LayerKinds(
+        types=_smollm3_types,
+        window="sliding_window",
+        switch="use_sliding_window",
+        rotated=ROTATED,
+        bases={FULL: ("rope_theta", 2_000_000.0)},
+    ),
+    key_value_heads=4,
+)
+"""SmolLM3ForCausalLM (Hugging Face 2025): some layers have no positions."""

@@ -1,7 +1,9 @@
-"""Qwen 2 and 2.5 (Qwen Team 2024), as in Qwen2ForCausalLM; and what Qwen 3 shares with them."""
+"""Qwen 2 and 2.5 (Qwen Team 2024), as in Qwen2ForCausalLM, and Qwen 3 (2025), as in Qwen3ForCausalLM."""
 
+from flaxformer.components import RMSNorm
+from flaxformer.core.paths import replace_at
 from flaxformer.interop.huggingface.attributes import Attributes
-from flaxformer.interop.huggingface.families.llama import BASE, like_llama
+from flaxformer.interop.huggingface.families.llama import BASE, BIAS, BODY, PRE_NORMS, QUERY_KEY_NORMS, like_llama
 from flaxformer.interop.huggingface.layer_kinds import FULL, SLIDING, LayerKinds
 
 
@@ -17,10 +19,22 @@ LAYER_KINDS = LayerKinds(
     switch="use_sliding_window",
     read_by_types=("max_window_layers",),
 )
-FAMILY = like_llama(
+QWEN2 = like_llama(
     "qwen2",
     "Qwen2",
     base=BASE.replace(attention=BASE.attention.replace(bias=True, out_bias=False)),
     layer_kinds=LAYER_KINDS,
     key_value_heads=32,
 )
+QWEN3 = like_llama(
+    "qwen3",
+    "Qwen3",
+    base=replace_at(BASE, {"attention.query_key_norm": RMSNorm()}),
+    tensors=BODY + PRE_NORMS + QUERY_KEY_NORMS,
+    attributes=(BIAS,),
+    layer_kinds=LAYER_KINDS,
+    epsilons=("norm_kind.epsilon", "attention.query_key_norm.epsilon"),
+    key_value_heads=32,
+    d_head=128,
+)
+"""Qwen 2 with norms of each head's queries and keys."""

@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024), as in Gemma2ForCausalLM; and what Gemma 3 shares with it."""
+"""Gemma 2 (Gemma Team 2024), as in Gemma2ForCausalLM, and the text model of Gemma 3 (2025), as in Gemma3ForCausalLM."""
 
 import math
 
@@ -7,8 +7,8 @@ from flaxformer.config import ModelConfig
 from flaxformer.core.paths import get_at, replace_at
 from flaxformer.interop.huggingface.attributes import Attributes, optional
 from flaxformer.interop.huggingface.families.llama import BASE as LLAMA
-from flaxformer.interop.huggingface.families.llama import BIAS, BODY, like_llama
-from flaxformer.interop.huggingface.layer_kinds import FULL, LayerKinds, every
+from flaxformer.interop.huggingface.families.llama import BIAS, BODY, QUERY_KEY_NORMS, like_llama
+from flaxformer.interop.huggingface.layer_kinds import FULL, SLIDING, LayerKinds, every
 from flaxformer.system.errors import UserError
 
 TENSORS = (
@@ -52,7 +52,7 @@ class QueryScale:
 
 FIXED = {"use_bidirectional_attention": False}
 IGNORED = "hidden_act cache_implementation"
-FAMILY = like_llama(
+GEMMA2 = like_llama(
     "gemma2",
     "Gemma2",
     base=BASE,
@@ -70,3 +70,25 @@ FAMILY = like_llama(
     fixed=FIXED,
     ignored=IGNORED,
 )
+GEMMA3 = like_llama(
+    "gemma3_text",
+    "Gemma3",
+    base=replace_at(BASE, {"attention.query_key_norm": ZeroCentredRMSNorm()}),
+    tensors=TENSORS + QUERY_KEY_NORMS,
+    attributes=(optional("final_logit_softcapping", "head.logit_cap", default=None), BIAS),
+    groups=(QueryScale(),),
+    layer_kinds=LayerKinds(
+        types=every(6, FULL, "sliding_window_pattern"),
+        window="sliding_window",
+        default_window=4096,
+        bases={FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)},
+        read_by_types=("sliding_window_pattern", "_sliding_window_pattern"),
+    ),
+    epsilons=("norm_kind.epsilon", "attention.query_key_norm.epsilon"),
+    key_value_heads=4,
+    d_head=256,
+    activated=("hidden_activation", "gelu_pytorch_tanh"),
+    fixed=FIXED | {"attn_logit_softcapping": None},  # which Gemma3ForCausalLM does not apply
+    ignored=IGNORED,
+)
+"""Two bases of rotary positions, and norms of each head's queries and keys."""
