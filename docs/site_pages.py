@@ -124,7 +124,10 @@ def mechanism_text(path: str) -> str:
     lines += [f"- Here: {effect}." for effect in mechanism.effects] or ["- Not compared here."]
     lines += [f"- Cost: {mechanism.cost}", f"- Verified against: {mechanism.verified}", ""]
     why = posixpath.relpath("effects.md#why-these-may-differ-from-what-was-published", f"files/{path}/..")
-    lines += [f"Gains are of the test loss at equal compute: [why they may differ]({why}) from what was published.", ""]
+    lines += [
+        f"Gains are of the test loss at equal compute (experts: equal steps); [why they may differ]({why}).",
+        "",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -31,8 +31,8 @@ axis = Points("attention", {"softmax": {}} | variants("scalable_softmax"))
 
 Every mechanism passes `flaxformer check`; the last column has the independent implementation to which its outputs and
 gradients are equal. Its file has the equation, what the source claims, and the cost. "Gain here" is what its arms do to
-the test loss of a small model at equal compute, in nats, from the worst to the best; intervals, verdicts, and why they
-may differ from what was published are in [effects of the catalog](effects.md). This page is written by
+the test loss of a small model at equal compute (experts: equal steps), in nats, from the worst to the best. Intervals,
+verdicts, and why they may differ from what was published are in [effects](effects.md). This page is written by
 `flaxformer catalog --markdown`.
 """
 ABSENT = {
@@ -102,7 +102,10 @@ def show_list(chosen: Sequence[Mechanism], console: Console) -> None:
             table.add_row(f"  {mechanism.module}", str(mechanism.year), mechanism.summary, mechanism.gains)
     console.print(table)
     if any(mechanism.effects for mechanism in chosen):
-        console.print("\nOn the right: measured gain of the test loss at equal compute, in nats.", highlight=False)
+        console.print(
+            "\nOn the right: measured gain of the test loss at equal compute (experts: steps), in nats.",
+            highlight=False,
+        )
     console.print(f"\n{count_of(len(chosen), 'mechanism')}. flaxformer catalog NAME shows one.", highlight=False)
 
 
