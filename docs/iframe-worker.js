@@ -30,9 +30,5 @@ if (location.protocol === "file:") {
     postMessage(data) {
       this.loaded.then(() => this.scope.dispatchEvent(new this.scope.MessageEvent("message", { data })));
     }
-
-    terminate() {
-      this.scope.frameElement.remove();
-    }
   };
 }

@@ -116,7 +116,7 @@ def file_page(path: str) -> str:
 
 
 def mechanism_text(path: str) -> str:
-    """What the source of a file of the catalog claims, beside what was measured; empty for another file."""
+    """The claim of a mechanism's source, and the measured effects, for its file; empty for another file."""
     mechanism = mechanisms().get(Path(path).stem) if path.startswith("flaxformer/catalog/") else None
     if mechanism is None:
         return ""

@@ -15,7 +15,7 @@ Pilots: at seed 100, with 256 symbols, no arm recalls more than one of four afte
     higher. At seeds 0 to 7, in this setting with 1,000 steps: softmax recalls all at 2 of 4 seeds, sigmoid attention
     nearly all at 6 of 8, with a text loss 0.09 higher; divided by its sum, it has the loss of softmax at 3 seeds.
 Command: flaxformer run experiments/inversions/sigmoid_attention.py
-Cost: 40 runs in 5 compiled programs; about half an hour on 2 CPU cores.
+Cost: 40 runs in 5 compiled programs; half an hour on 2 CPU cores, estimated.
 """
 
 from collections.abc import Mapping

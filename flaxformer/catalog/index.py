@@ -108,7 +108,7 @@ class Mechanism:
     def gains(self) -> str:
         """Measured gains of its arms, from the lowest to the highest; empty without any."""
         gains = sorted(effect.gain for effect in self.effects)
-        return " to ".join(f"{gain:+.3f}" for gain in ([gains[0], gains[-1]] if len(gains) > 1 else gains))
+        return " to ".join(f"{gain:+.3f}" for gain in gains[:1] + gains[1:][-1:])
 
 
 def read_mechanism(path: Path) -> Mechanism:

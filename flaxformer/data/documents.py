@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -107,7 +108,7 @@ class Texts:
     def _check_read(self, kind: str) -> None:
         """Refuse an argument that this kind of source does not read."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        for name in ("field", "drop", "pattern", "subset", "split"):
+        for name in dict.fromkeys(itertools.chain(*READ_OF.values())):
             if name not in READ_OF[kind] and (value := getattr(self, name)) != defaults[name]:
                 raise UserError(
                     f"{name} is {value!r}, and source '{self.source}' is {kind}, which has none; expected no {name}"

@@ -7,7 +7,7 @@ from flaxformer.store.declaration import DeclaredData
 from flaxformer.study.data_limits import limits_of
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import is_test_metric, on_validation
-from flaxformer.study.metrics import METRICS, is_bits_per_byte
+from flaxformer.study.metrics import METRICS, is_bits_per_byte, metrics_of
 from flaxformer.system.errors import UserError
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.evaluations import Evaluation
@@ -24,7 +24,7 @@ def evaluation_data(study: Study) -> dict[str, DeclaredData]:
     """
     arms = study.arms()
     evaluated = {arm.name: (_data_of_metric(arm.run, study.metric), arm.run.task) for arm in arms}
-    by_text = is_bits_per_byte(study.metric)
+    by_text = is_bits_per_byte(study.metric) and study.metric in metrics_of(study.baseline)
     descriptions = {pair: _describe(*pair, by_text) for pair in set(evaluated.values())}
     return {name: description for name, pair in evaluated.items() if (description := descriptions[pair]) is not None}
 

@@ -20,7 +20,8 @@ def metrics_of(run: Run) -> list[str]:
     """Return the names of the metrics of a run: of its task, and of its named evaluations."""
     named = list(evaluated_by(run))
     of_task = [name for name in run.task.metrics(has_accuracy=True) if f"{TEST}{name}" not in METRICS]
-    return [*METRICS, *(f"validation_{name}" for name in of_task), *named, *map(TEST.__add__, of_task + named)]
+    at_end = [f"{TEST}{name}" for name in of_task + named]
+    return [*METRICS, *(f"validation_{name}" for name in of_task), *named, *at_end]
 
 
 def columns_of(run: Run) -> set[str]:

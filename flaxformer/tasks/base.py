@@ -14,6 +14,11 @@ BITS_PER_BYTE = "bits_per_byte"
 """Name of the score of a text that does not depend on its tokens."""
 
 
+def loss_metrics(has_accuracy: bool) -> tuple[str, ...]:
+    """Return the names of the scores that every evaluation has, for a head with or without an accuracy."""
+    return ("loss", "accuracy") if has_accuracy else ("loss",)
+
+
 class Task(Config):
     """Base of every task, with the fields that all tasks share.
 
@@ -73,7 +78,7 @@ class Task(Config):
         Args:
           has_accuracy: whether the model's head has an accuracy.
         """
-        return ("loss", "accuracy") if has_accuracy else ("loss",)
+        return loss_metrics(has_accuracy)
 
     @property
     def bits_per_nat(self) -> float | None:

@@ -44,6 +44,8 @@ class Corrupted(Task):
         for field in dataclasses.fields(Task):
             if (setting := getattr(self.text, field.name)) != field.default:
                 yield f"text.{field.name} is {setting}; set {type(self).__name__}.{field.name} instead"
+        if self.text.bits_per_byte:
+            yield "text.bits_per_byte is True; expected False, since not all tokens of a corrupted text are scored"
 
     def load(self) -> "CorruptedSource":
         return CorruptedSource(self.sized_text.load(), self)

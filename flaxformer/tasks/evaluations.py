@@ -18,7 +18,7 @@ from flaxformer.components.heads import LossSum
 from flaxformer.config import ModelConfig
 from flaxformer.core.pytree import Node
 from flaxformer.core.struct import Config, part, static
-from flaxformer.tasks.base import BITS_PER_BYTE, Task
+from flaxformer.tasks.base import BITS_PER_BYTE, Task, loss_metrics
 from flaxformer.tasks.batch import Batch, Source, held_out
 from flaxformer.tasks.overlap import Overlap
 
@@ -60,7 +60,7 @@ def mean_scores(sums: Mapping[str, LossSum], examples: LossSum) -> dict[str, Flo
 def task_scores(
     sums: Mapping[str, LossSum], examples: LossSum, bits_per_nat: float | None
 ) -> dict[str, Float[Array, ""]]:
-    """Return `mean_scores`; and bits_per_byte and its standard error if `bits_per_nat`, those of a nat, is given."""
+    """Return `mean_scores`, with bits_per_byte and its standard error for a task that has `bits_per_nat`."""
     scores = mean_scores(sums, examples)
     if bits_per_nat is None:
         return scores
@@ -116,7 +116,7 @@ class Evaluation(Config):
         Args:
           has_accuracy: whether the model's head has an accuracy.
         """
-        return ("loss", "accuracy") if has_accuracy else ("loss",)
+        return loss_metrics(has_accuracy)
 
     def evaluation_text(self) -> str:
         """Return a digest of the text that is evaluated, whatever its tokens; only for scores in bits per byte."""

@@ -70,19 +70,19 @@ def table_of(folder, letter):
     return BASELINE.replace(task=task, model=model.replace(attention=Attention(heads=2)))
 
 
-@pytest.mark.parametrize("baseline_of", [text_of, table_of])
+@pytest.mark.parametrize("baseline_of", [text_of, pytest.param(table_of, marks=pytest.mark.long)])
 def test_a_second_call_reads_data_that_has_changed(tmp_path, baseline_of):
     """A notebook keeps its process while files change: the folder refuses other data, and a new one has them."""
-    data = []
-    for letter, folder in (("a", "first"), ("z", "first"), ("z", "second")):
+
+    def data_of(letter, folder):
         study = tiny(baseline=baseline_of(tmp_path, letter), axes=(RATE,), claims=(), seeds=range(1))
-        if len(data) == 1 and folder == "first":
-            with pytest.raises(UserError, match="data"):
-                flaxformer.run(study, tmp_path / folder, devices=1, progress=False)
-            continue
-        recipes = flaxformer.run(study, tmp_path / folder, devices=1, progress=False).analysis.study.recipes
-        data.append({str(recipe.data) for recipe in recipes.values()})
-    assert not data[0] & data[1]
+        results = flaxformer.run(study, tmp_path / folder, devices=1, progress=False)
+        return {str(recipe.data) for recipe in results.analysis.study.recipes.values()}
+
+    before = data_of("a", "first")
+    with pytest.raises(UserError, match="data"):
+        data_of("z", "first")
+    assert not before & data_of("z", "second")
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """Bits per byte of text: equal to the definition, the same for equal text whatever its tokens, and refused else."""
 
+import dataclasses
 import json
 import math
 
@@ -13,17 +14,16 @@ from study.tiny import tiny
 from flaxformer.cli import main
 from flaxformer.components import Attention, Dense
 from flaxformer.config import ModelConfig
-from flaxformer.core.paths import replace_at
 from flaxformer.data import prepare
 from flaxformer.data.tokenizer import train_bpe
 from flaxformer.ledger.improve import OpenLedger
 from flaxformer.model import init
 from flaxformer.runner.execution import Execution
 from flaxformer.study import Claim, Points
-from flaxformer.study.evaluation_data import data_limits_of
+from flaxformer.study.evaluation_data import data_limits_of, evaluation_data
 from flaxformer.study.metrics import metrics_of, named_goal, unit_of
 from flaxformer.system.errors import UserError
-from flaxformer.tasks import Domain, EvaluationSet, Mixture, TextFiles, TokenFiles
+from flaxformer.tasks import Domain, EvaluationSet, MaskedTokens, Mixture, TextFiles, TokenFiles
 from flaxformer.training import AdamW, Run, Training
 from flaxformer.training.evaluation import evaluate
 
@@ -145,6 +145,7 @@ def test_arms_with_different_tokens_share_their_data_by_bits_alone(folder):
     assert by_bits.goal == "lower"
 
 
+@pytest.mark.long
 def test_a_study_is_judged_in_bits(folder, tmp_path, capsys):
     file = tmp_path / "tokens.py"
     file.write_text(
@@ -166,18 +167,35 @@ def test_a_study_is_judged_in_bits(folder, tmp_path, capsys):
     assert "bits per byte" in capsys.readouterr().out.replace("\n", " ")
 
 
-def test_a_ledger_in_bits_takes_another_tokenizer(folder, tmp_path):
-    start_run = replace_at(run_of(text_task(folder, 270)), {"seed": 0})
-    change = [f"task.tokenizer={folder / '300.json'}"]
-    for metric in ("validation_loss", "validation_bits_per_byte"):
-        root = tmp_path / metric
-        opened = OpenLedger(ledger(start=start_run, metric=metric), root, Execution())
-        opened.begin()
-        if metric == "validation_loss":
-            with pytest.raises(UserError, match=r"bits_per_byte compares tokenizers"):
-                list(opened.propose(change, None, "longer tokens"))
-        else:
-            with pytest.raises(UserError, match="evaluated on other examples"):
-                list(opened.propose(["task.evaluation_batches=2"], None, "less data"))
-            list(opened.propose(change, None, "longer tokens"))
-            assert [attempt.entry.changes for attempt in opened.results().attempts] == [(*change,)]
+def ledger_of(folder, root, metric):
+    opened = OpenLedger(ledger(start=run_of(text_task(folder, 270)), metric=metric), root, Execution())
+    opened.begin()
+    return opened
+
+
+def test_a_ledger_in_bits_takes_another_tokenizer_and_no_other_windows(folder, tmp_path):
+    opened, change = ledger_of(folder, tmp_path, "validation_bits_per_byte"), f"task.tokenizer={folder / '300.json'}"
+    with pytest.raises(UserError, match="evaluated on other examples"):
+        list(opened.propose(["task.evaluation_batches=2"], None, "less data"))
+    list(opened.propose([change], None, "longer tokens"))
+    assert [attempt.entry.changes for attempt in opened.results().attempts] == [(change,)]
+
+
+def test_a_ledger_in_nats_refuses_another_tokenizer(folder, tmp_path):
+    opened = ledger_of(folder, tmp_path, "validation_loss")
+    with pytest.raises(UserError, match="bits_per_byte compares tokenizers"):
+        list(opened.propose([f"task.tokenizer={folder / '300.json'}"], None, "longer tokens"))
+
+
+def test_a_number_of_the_user_may_have_the_name(folder):
+    """Its data are those of the task, whatever it counts."""
+    study = study_of(folder, "validation_loss")
+    measured = dataclasses.replace(study, measure=lambda params, run: {"my_bits_per_byte": 1.0}, goal="lower")
+    data = evaluation_data(dataclasses.replace(measured, metric="my_bits_per_byte"))
+    assert data == evaluation_data(study)
+    assert len(data) == 2
+
+
+def test_a_corrupted_text_has_no_bits(folder):
+    with pytest.raises(UserError, match=r"text.bits_per_byte is True"):
+        MaskedTokens(text=TextFiles(path=str(folder / "text.txt"), bits_per_byte=True))
