@@ -14,13 +14,13 @@ import dataclasses
 import difflib
 import functools
 import importlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.json_reader import parse_json
 
 FOLDER = Path(__file__).parent
 FAMILIES = (
@@ -136,7 +136,7 @@ def read_mechanism(path: Path) -> Mechanism:
 @functools.cache
 def _effects() -> dict[str, tuple[MeasuredEffect, ...]]:
     """The measured effects of each module, which experiments/catalog/page.py writes."""
-    recorded = json.loads((FOLDER / EFFECTS).read_text())
+    recorded = parse_json((FOLDER / EFFECTS).read_bytes())
     return {module: tuple(MeasuredEffect(**effect) for effect in effects) for module, effects in recorded.items()}
 
 

@@ -31,7 +31,7 @@ from flaxformer.model.weights import Transformer
 from flaxformer.system.garbage import without_collections
 from flaxformer.system.interrupts import interrupted
 from flaxformer.tasks.batch import Batch, Source
-from flaxformer.tasks.evaluations import EvaluationData
+from flaxformer.tasks.evaluations import EvaluationData, TaskData
 from flaxformer.training.compiling import compile_lowered
 from flaxformer.training.cpu import wait_every_few_calls
 from flaxformer.training.device_group import DeviceGroup
@@ -223,18 +223,19 @@ class CompiledRun:
         prefix = "test_" if part == "test" else ""
         metrics: RunMetrics = {}
         for name, data in self._held_out.load_named(part).items():
-            if self._is_like_task(data):
+            if self._is_like_task(run, data):
                 scores = self._run(self._evaluate(state, run, data.batches))[0]
             else:
                 scores = self._run(self._score(state, run, data))
             metrics |= {f"{prefix}{name}_{metric}": value for metric, value in scores.items()}
         return metrics
 
-    def _is_like_task(self, data: EvaluationData) -> bool:
-        """True if the program of the task's own evaluation set scores these data too."""
-        task_batches = self._batches("evaluation")
-        is_plain = type(data) is EvaluationData and not self._has_parts and not self._functions.has_measure
-        return is_plain and shapes_of(data.batches) == shapes_of(task_batches)
+    def _is_like_task(self, run: Run, data: EvaluationData) -> bool:
+        """True if the program of the task's own evaluation set gives the scores of these data too."""
+        if self._has_parts or self._functions.has_measure or not isinstance(data, TaskData):
+            return False
+        is_alike = shapes_of(data.batches) == shapes_of(self._batches("evaluation"))
+        return is_alike and data.bits_per_nat == run.task.bits_per_nat
 
     def diagnose(self, state: TrainState, run: Run) -> PyTree:
         """The diagnostics of the next step; None if the driver was given no such function."""

@@ -25,7 +25,9 @@ from flaxformer.study.metrics import metrics_of, named_goal, unit_of
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Domain, EvaluationSet, MaskedTokens, Mixture, TextFiles, TokenFiles
 from flaxformer.training import AdamW, Run, Training
-from flaxformer.training.evaluation import evaluate
+from flaxformer.training.compiled_run import CompiledRun
+from flaxformer.training.device_group import DeviceGroup
+from flaxformer.training.evaluation import evaluate, evaluate_sets
 
 TEXT = "".join(f"naïve café № {i % 17}: the quick brown fox, {i * 7919 % 1000}\n" for i in range(400))
 MODEL = ModelConfig(vocabulary=300, layers=1, d_model=8, attention=Attention(heads=2), feed_forward=Dense(d_ff=8))
@@ -112,6 +114,25 @@ def test_parts_named_sets_and_tests_have_their_own_bits(folder):
     np.testing.assert_allclose(named.scores(sums, examples)["bits_per_byte"], 3 * factor, rtol=1e-6)
     loss_error = named.scores(sums, examples)["loss_se"]
     np.testing.assert_allclose(named.scores(sums, examples)["bits_per_byte_se"], loss_error * factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_main_in_bits", [True, False])
+def test_named_sets_of_the_shape_of_the_task_have_their_own_bits(folder, is_main_in_bits):
+    tasks = {
+        "same": text_task(folder, 300),
+        "other": text_task(folder, 270),
+        "nats": text_task(folder, 270, bits_per_byte=False),
+    }
+    sets = tuple(EvaluationSet(name=name, task=task) for name, task in tasks.items())
+    run = run_of(text_task(folder, 300, bits_per_byte=is_main_in_bits), evaluations=sets)
+    arrays = jax.tree.map(jnp.asarray, run)
+    compiled = CompiledRun(run, DeviceGroup.of(None))
+    state = compiled.start(arrays)
+    actual, expected = compiled.evaluate(state, arrays), evaluate_sets(state.params, arrays, sets)
+    assert {name: actual[name] for name in expected if not name.endswith("_se")} == pytest.approx(
+        {name: value for name, value in expected.items() if not name.endswith("_se")}, rel=1e-5
+    )
+    assert "nats_bits_per_byte" not in actual
 
 
 def test_metrics_have_a_goal_and_a_unit(folder):
