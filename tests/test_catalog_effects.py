@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from flaxformer import replace_at
 from flaxformer.catalog import mechanisms, variants
 from flaxformer.store.declarations import declare
 from flaxformer.store.rows import Row
@@ -50,9 +51,10 @@ def test_labels_are_unique_and_tables_name_arms_and_variants_that_exist(scripts)
 @pytest.mark.long
 def test_every_family_of_every_task_is_declared(scripts):
     arms, effects, _ = scripts
-    for task in effects.TASKS:
-        for family in arms.arms_by_family():
+    for task, comparison in effects.TASKS.items():
+        for family in effects.families(task, effects.form_of(task, "small")):
             labels = [effects.BASELINE, *arms.arms_by_family()[family]]
+            labels = [label for label in labels if label not in comparison.without]
             tuning = effects.rate_studies(task, "small", family)
             tuned = {arm.labels["arm"] for study in tuning.values() for arm in study._declared_arms}
             assert tuned == set(labels)
@@ -75,6 +77,7 @@ def test_the_page_shows_the_paired_differences_of_a_folder(scripts, tmp_path, mo
     assert row["effect"] == pytest.approx(gains.mean())
     assert row["low"] < gains.mean() < row["high"]
     assert (row["verdict"], row["rate"], row["steps"]) == ("supported", 0.03, 240)
+    assert row["accuracy"] == pytest.approx(1 - losses["RMSNorm"].mean() / 10)
     assert runs.height == 10
     file = tmp_path / "recorded.parquet"
     others = pl.DataFrame(
@@ -103,7 +106,12 @@ def record(root, study, losses):
             declaration=declared.declaration,
             evaluated_at=[0, 120, 240],
             labels=trial.arm.labels,
-            metrics={"validation_loss": loss, "test_loss": loss, "initial_validation_loss": 5.5},
+            metrics={
+                "validation_loss": loss,
+                "test_loss": loss,
+                "test_accuracy": 1 - loss / 10,
+                "initial_validation_loss": 5.5,
+            },
             curves={"validation_loss": [5.5, loss + 0.5, loss]},
             parameters=199_808,
             active_parameters=199_808,
@@ -117,6 +125,42 @@ def record(root, study, losses):
     store.finish("all")
 
 
+def test_an_encoder_has_the_changes_of_its_decoder(scripts):
+    _, effects, _ = scripts
+    form = effects.form_of("spans", "small")
+    assert effects.baseline_run("text", form).model.encoder is None
+    base = effects.baseline_run("spans", form).model
+    assert base.layers == base.encoder.layers == 4
+    assert base.encoder.inputs.shared
+    changes = {"model.feed_forward.activation": "gelu", "model.layers": 2, "optimizer.weight_decay": 0.0}
+    run = replace_at(effects.baseline_run("spans", form), effects.arm_changes("spans", form, changes))
+    assert run.model.feed_forward.activation == run.model.encoder.feed_forward.activation == "gelu"
+    assert run.model.layers == run.model.encoder.layers == 2
+    assert run.optimizer.weight_decay == 0
+    assert run.model.encoder.inputs.shared
+    fixup = effects.arms_of("spans", form, "initialisation")["Fixup"]["model"]
+    assert len(fixup.initial) == len(fixup.encoder.initial) + 1  # the encoder has no head
+
+
+def test_a_speed_up_in_time_is_that_in_compute_at_the_time_per_unit_of_compute(scripts):
+    _, _, page = scripts
+    row = {"speed_up": 1.5, "speed_up_low": 1.0, "speed_up_high": 2.0, "flops": 1.0, "steps": 200, "step_time": 2.0}
+    # the arm's steps have twice the baseline's compute, 1 / 200 against 1 / 400, in twice the time
+    assert page.in_time(row, 400) == ("2.00", "1.50 [1.00, 2.00]")
+    assert page.in_time(row | {"step_time": 1.0}, 400) == ("1.00", "3.00 [2.00, 4.00]")
+    assert page.in_time(row | {"step_time": None}, 400) == ("–", "–")
+    assert page.in_time(row | {"speed_up": None}, 400) == ("2.00", "–")
+
+
+def test_times_are_those_of_the_arms_of_a_file(scripts, tmp_path):
+    _, _, page = scripts
+    effects = pl.DataFrame({"family": ["norms", "norms"], "arm": ["RMSNorm", "post-norm"], "effect": [0.1, 0.2]})
+    file = tmp_path / "times.parquet"
+    assert page.with_times(effects, file).equals(effects)
+    pl.DataFrame({"family": ["norms"], "arm": ["post-norm"], "step_time": [1.25]}).write_parquet(file)
+    assert page.with_times(effects, file)["step_time"].to_list() == [None, 1.25]
+
+
 def test_the_readme_is_what_the_recorded_results_give(scripts):
     _, _, page = scripts
     assert (FOLDER / "README.md").read_text() == page.readme(page.read_answers())
@@ -125,16 +169,17 @@ def test_the_readme_is_what_the_recorded_results_give(scripts):
 
 def test_a_mechanism_has_the_effects_of_its_arms(scripts):
     arms, _, page = scripts
-    [answer] = page.read_answers()
-    recorded = {row["arm"]: row for row in answer.effects.iter_rows(named=True)}
-    shown = {effect.arm: effect for mechanism in mechanisms().values() for effect in mechanism.effects}
-    assert shown.keys() == recorded.keys() & arms.module_of_arms().keys()
-    for arm, effect in shown.items():
+    recorded = {
+        (answer.task, row["arm"]): row for answer in page.read_answers() for row in answer.effects.iter_rows(named=True)
+    }
+    shown = {(effect.task, effect.arm): effect for mechanism in mechanisms().values() for effect in mechanism.effects}
+    assert shown.keys() == {(task, arm) for task, arm in recorded if arm in arms.module_of_arms()}
+    for name, effect in shown.items():
         assert (effect.gain, effect.low, effect.high) == pytest.approx(
-            [recorded[arm][name] for name in ("effect", "low", "high")], abs=1e-4
+            [recorded[name][part] for part in ("effect", "low", "high")], abs=1e-4
         )
         assert effect.verdict in str(effect)
-    assert mechanisms()["bigram_embedding"].gains == f"{recorded['bigram embedding']['effect']:+.3f}"
+    assert mechanisms()["bigram_embedding"].gains == f"{recorded['text', 'bigram embedding']['effect']:+.3f}"
     assert mechanisms()["depo"].gains == ""
 
 

@@ -6,12 +6,17 @@ one claim per arm on the test data, which chose nothing: that its score is bette
 compute of the baseline (FLOPs of matrix products, within 3 %); the number of steps is adjusted. Claims are corrected
 within a family (Holm); the page has the false discovery rate over all families (Benjamini and Hochberg).
 
-The middle rate of "small", 0.01, is the best of 0.001, 0.003, 0.01 and 0.03 for the baseline at seed 100; those of the
-other forms were not tried before.
+Tasks: next bytes of a text; multi-query recall, for what mixes tokens; span corruption by an encoder-decoder, the task of
+Narang et al. 2021, for their rows and what is near them.
+
+Pilots, of the baseline alone at seeds 100 to 102: on text, 0.01 is the best of 0.001, 0.003, 0.01 and 0.03. On recall,
+no run of four learned it in 480 steps of 16 sequences of 64 tokens; in steps of 64 sequences of 32 tokens and at 0.003,
+three of three recall all, after 160 to 280 steps. On spans, 0.003 and 0.01 are equal after 240 steps, at the loss of a
+unigram model, so that the small form has 480. The rates of the other forms were not tried before.
 
 Command: python experiments/catalog/effects.py --task text --form small
     then python experiments/catalog/page.py, which writes README.md from the results
-Forms: quick (two families, at most 15 minutes on 2 CPU cores), small (about 3 hours), gpu (4.8 M weights, one H100 or
+Forms: quick (at most 15 minutes on 2 CPU cores), small (about 3 hours per task), gpu (on text 4.8 M weights, one H100 or
     H200; a family in about a quarter of an hour, estimated). An interrupted command continues.
 """
 
@@ -20,6 +25,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from arms import EXPERTS, RATES, Changes, arms_by_family
 
@@ -36,14 +42,19 @@ from flaxformer import (
     Points,
     Rotary,
     Run,
+    SpanCorruption,
     StandardLibrary,
     Study,
     Task,
+    Tokens,
     Training,
+    replace_at,
     tuned_value,
 )
+from flaxformer.catalog import MultiQueryRecall
 
 RATE = "optimizer.learning_rate"
+MODEL = "model."
 FACTORS = {"third": 1 / 3, "middle": 1.0, "triple": 3.0}
 """Tried learning rates, relative to the middle."""
 BASELINE = "baseline"
@@ -78,28 +89,106 @@ FORMS = {
 TUNING_SEEDS = (1000,)
 EVALUATIONS = 6
 """Evaluations per run; the numbers of steps are multiples of it."""
-TASKS: Mapping[str, Callable[[Form], Task]] = {
-    "text": lambda form: StandardLibrary(length=form.length, batch_size=form.batch_size),
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Task on which arms are compared, by their loss.
+
+    data: the task at the sizes of a form.
+    families: families that are compared; all if empty.
+    sizes: fields of a form that differ on this task, by the name of the form.
+    has_encoder: whether models are encoder-decoders; an arm's encoder then has the changes of its decoder.
+    without: arms that are not compared.
+    """
+
+    data: Callable[[Form], Task]
+    families: Sequence[str] = ()
+    sizes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    has_encoder: bool = False
+    without: Sequence[str] = ()
+
+
+TASKS: Mapping[str, Comparison] = {
+    "text": Comparison(lambda form: StandardLibrary(length=form.length, batch_size=form.batch_size)),
+    "recall": Comparison(
+        lambda form: MultiQueryRecall(
+            symbols=form.length, length=form.length, pairs=form.length // 4, power=1.0, batch_size=form.batch_size
+        ),
+        ("token mixers", "attention", "positions"),
+        {
+            "quick": {"layers": 2, "length": 16, "batch_size": 64, "families": ("positions",)},
+            "small": {"layers": 2, "length": 32, "batch_size": 64, "steps": 480, "rate": 3e-3},
+            "gpu": {"layers": 4, "length": 64, "batch_size": 256, "steps": 960, "rate": 1e-3},
+        },
+        without=("3 KDA 1 attention", "3 gated delta 1 attention"),  # they have four layers at least
+    ),
+    "spans": Comparison(
+        lambda form: SpanCorruption(text=StandardLibrary(length=form.length), batch_size=form.batch_size),
+        ("feed-forward", "norms", "residuals and depth", "embeddings and heads", "initialisation"),
+        {"quick": {"families": ("norms",)}, "small": {"steps": 480}},
+        has_encoder=True,
+        without=("bigram embedding", "Engram"),  # they read the tokens before, and an encoder has those after too
+    ),
 }
-"""Tasks by name; arms are compared by their loss."""
+"""Comparisons by name."""
+
+
+def form_of(task: str, name: str) -> Form:
+    """Return the sizes of a form on a task."""
+    return dataclasses.replace(FORMS[name], **TASKS[task].sizes.get(name, {}))
+
+
+def families(task: str, form: Form) -> list[str]:
+    """Return the families that are compared on a task in a form."""
+    chosen = TASKS[task].families, form.families
+    return [family for family in arms_by_family() if all(not names or family in names for names in chosen)]
 
 
 def baseline_run(task: str, form: Form) -> Run:
     """Return the run that all arms vary."""
-    data = TASKS[task](form)
     return Run(
-        model=ModelConfig(
-            vocabulary=data.vocabulary,
-            layers=form.layers,
-            d_model=form.d_model,
-            attention=Attention(heads=form.heads),
-            feed_forward=Dense(d_ff=form.d_ff),
-            positions=Rotary(),
-        ),
-        task=data,
+        model=_model(task, form, {}),
+        task=TASKS[task].data(form),
         optimizer=AdamW(learning_rate=form.rate, warmup_steps=form.steps / 10, weight_decay=0.1, decay=Linear()),
         training=Training(steps=form.steps, evaluate_every=form.steps // EVALUATIONS, precision=form.precision),
     )
+
+
+def arm_changes(task: str, form: Form, changes: Changes) -> Changes:
+    """Return the changes of an arm on a task: with an encoder, those of the decoder make the whole model."""
+    if not TASKS[task].has_encoder:
+        return changes
+    of_model = {path.removeprefix(MODEL): value for path, value in changes.items() if path.startswith(MODEL)}
+    other = {path: value for path, value in changes.items() if not path.startswith(MODEL)}
+    return {"model": _model(task, form, of_model)} | other
+
+
+def _model(task: str, form: Form, changes: Changes) -> ModelConfig:
+    """The model with changes of its decoder, which its encoder, if there is one, has too."""
+    decoder = ModelConfig(
+        vocabulary=TASKS[task].data(form).vocabulary,
+        layers=form.layers,
+        d_model=form.d_model,
+        attention=Attention(heads=form.heads),
+        feed_forward=Dense(d_ff=form.d_ff),
+        positions=Rotary(),
+    )
+    decoder = replace_at(decoder, changes)
+    if not TASKS[task].has_encoder:
+        return decoder
+    inputs = Tokens(shared=True) if type(decoder.inputs) is Tokens else decoder.inputs
+    elsewhere = "head/", "embedding/"  # weights that the encoder does not have, or shares
+    initial = tuple(rule for rule in decoder.initial if not any(path.startswith(elsewhere) for path in rule.weights))
+    return decoder.with_encoder(inputs=inputs, initial=initial)
+
+
+def arms_of(task: str, form: Form, family: str) -> dict[str, Changes]:
+    """Return the arms of a family on a task by their labels, the baseline first."""
+    arms = {BASELINE: {}} | arms_by_family()[family]
+    return {
+        label: arm_changes(task, form, changes) for label, changes in arms.items() if label not in TASKS[task].without
+    }
 
 
 def middle_rate(form: Form, label: str) -> float:
@@ -109,9 +198,9 @@ def middle_rate(form: Form, label: str) -> float:
 
 def rate_studies(task: str, form_name: str, family: str) -> dict[float, Study]:
     """Return the tuning studies of a family by the middle of their rates; the baseline is in that of its own rate."""
-    form = FORMS[form_name]
+    form = form_of(task, form_name)
     by_rate: dict[float, dict[str, Changes]] = {}
-    for label, changes in ({BASELINE: {}} | arms_by_family()[family]).items():
+    for label, changes in arms_of(task, form, family).items():
         by_rate.setdefault(middle_rate(form, label), {})[label] = changes
     return {
         rate: Study(
@@ -132,21 +221,19 @@ def rate_studies(task: str, form_name: str, family: str) -> dict[float, Study]:
 
 def effect_study(task: str, form_name: str, family: str, rates: Mapping[str, float]) -> Study:
     """Return the study that compares each arm with the baseline, each at its rate."""
-    form, arms, baseline = FORMS[form_name], arms_by_family()[family], baseline_run(task, FORMS[form_name])
+    form = form_of(task, form_name)
+    arms, baseline = arms_of(task, form, family), baseline_run(task, form)
     return Study(
         name=folder_name(task, form_name, family, "effects"),
         question=f"Which arms of the family '{family}' are better than the baseline on the task '{task}'?",
         baseline=baseline.replace(optimizer=baseline.optimizer.replace(learning_rate=rates[BASELINE])),
-        axes=[
-            Points(
-                "arm", {label: {**changes, RATE: rates[label]} for label, changes in ({BASELINE: {}} | arms).items()}
-            )
-        ],
+        axes=[Points("arm", {label: {**changes, RATE: rates[label]} for label, changes in arms.items()})],
         seeds=form.seeds,
         metric="test_loss",
         claims=[
             Claim(f"{label}: a lower loss than the baseline", lower={"arm": label}, than={"arm": BASELINE})
             for label in arms
+            if label != BASELINE
         ],
         compare=_rule(family),
         caveats=[
@@ -166,12 +253,11 @@ def best_rate(folder: Path, form: Form, label: str) -> float:
 
 def run_family(task: str, form_name: str, family: str, folder: Path) -> None:
     """Run the studies of a family that are not finished."""
-    form, tuning = FORMS[form_name], rate_studies(task, form_name, family)
+    form, tuning = form_of(task, form_name), rate_studies(task, form_name, family)
     for study in tuning.values():
         flaxformer.run(study, folder / study.name)
     folders = {rate: folder / study.name for rate, study in tuning.items()}
-    labels = [BASELINE, *arms_by_family()[family]]
-    rates = {label: best_rate(folders[middle_rate(form, label)], form, label) for label in labels}
+    rates = {label: best_rate(folders[middle_rate(form, label)], form, label) for label in arms_of(task, form, family)}
     study = effect_study(task, form_name, family, rates)
     flaxformer.run(study, folder / study.name)
 
@@ -194,8 +280,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--family", choices=list(arms_by_family()), help="one family; by default all")
     parser.add_argument("--output", type=Path, default=Path("runs/catalog"), help="folder of results")
     options = parser.parse_args(arguments)
-    families = FORMS[options.form].families or list(arms_by_family())
-    for family in [options.family] if options.family else families:
+    for family in [options.family] if options.family else families(options.task, form_of(options.task, options.form)):
         run_family(options.task, options.form, family, options.output)
 
 

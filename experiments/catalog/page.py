@@ -2,7 +2,7 @@
 
 Commands: python experiments/catalog/page.py --collect runs/catalog reads the finished studies into results/, which
     keeps the families that the folder does not have;
-    python experiments/catalog/page.py writes the pages from results/ alone.
+    python experiments/catalog/page.py writes the pages from results/ alone; step_times.py adds the time per step.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import polars as pl
-from arms import LEFT_OUT, NARANG, arms_by_family, module_of_arms
-from effects import BASELINE, FORMS, TASKS, Form, baseline_run, folder_name, middle_rate
+from arms import LEFT_OUT, NARANG, NARANG_BASELINE, NARANG_VANILLA, arms_by_family, module_of_arms
+from effects import BASELINE, FORMS, TASKS, Form, baseline_run, folder_name, form_of, middle_rate
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -41,11 +41,20 @@ INDEX = Path("runs/catalog/index.html")
 """The tables as a page."""
 LEVEL = 0.05
 """False discovery rate."""
-NARANG_VANILLA = (2.182, 0.005)
-"""Loss and standard deviation of the vanilla Transformer in table 1 of Narang et al. 2021."""
-OF_A_RUN = ("seed", "status", "parameters", "flops", "seconds", "validation_loss", "test_loss", "validation_loss_curve")
+OF_A_RUN = (
+    "seed",
+    "status",
+    "parameters",
+    "flops",
+    "seconds",
+    "validation_loss",
+    "test_loss",
+    "test_accuracy",
+    "validation_loss_curve",
+)
 COLUMNS = ("family", "arm", "effect", "95 %", "p Holm", "q", "verdict", "speed-up", "rate", "steps", "weights")
-
+IN_TIME = ("step time", "speed-up in time")
+ACCURACY = "accuracy"
 BESIDE = ("arm", "their row", "their gain", "gain here", "verdict here", "agreement")
 
 
@@ -55,15 +64,31 @@ class Answer(NamedTuple):
     task: str
     form: str
     effects: pl.DataFrame
+    """A row per arm; with `step_time`, relative to the baseline's, if it was measured."""
 
     @property
     def name(self) -> str:
         return f"{self.task}-{self.form}"
 
     @property
+    def has_times(self) -> bool:
+        return "step_time" in self.effects.columns
+
+    @property
+    def has_accuracies(self) -> bool:
+        """True if the task is one whose answers are right or wrong, of which each arm has a share."""
+        return self.task == "recall"
+
+    @property
     def table(self) -> Table:
         """A row per arm."""
-        return Table("", COLUMNS, [cells(row) for row in self.effects.iter_rows(named=True)], 2)
+        columns = COLUMNS + IN_TIME * self.has_times + (ACCURACY,) * self.has_accuracies
+        return Table("", columns, [self.cells(row) for row in self.effects.iter_rows(named=True)], 2)
+
+    def cells(self, row: dict[str, Any]) -> list[str]:
+        """The cells of an arm in the table."""
+        more = [*in_time(row, form_of(self.task, self.form).steps)] if self.has_times else []
+        return cells(row) + more + ([f"{row['accuracy']:.2f}"] if self.has_accuracies else [])
 
 
 def collect(folder: Path, task: str, form: str) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -74,7 +99,7 @@ def collect(folder: Path, task: str, form: str) -> tuple[pl.DataFrame, pl.DataFr
         path = folder / folder_name(task, form, family, "effects")
         if not (path / "study.json").exists() or (results := flaxformer.results(path)).analysis.missing:
             continue
-        effects += _effects_of(results, family, FORMS[form])
+        effects += _effects_of(results, family, form_of(task, form))
         tuning = sorted(folder.glob(folder_name(task, form, family, "rates-*")))
         for part, table in [("effects", results.table), *(("rates", flaxformer.results(one).table) for one in tuning)]:
             columns = [name for name in ("arm", "rate", *OF_A_RUN) if name in table.columns]
@@ -101,6 +126,7 @@ def with_discoveries(effects: pl.DataFrame) -> pl.DataFrame:
 def _effects_of(results: StudyResults, family: str, form: Form) -> Iterator[dict[str, Any]]:
     study, arms = results.analysis.study, {arm.labels["arm"]: arm for arm in results.arms}
     recipes = {declared.labels["arm"]: study.recipes[declared.arm].run for declared in study.arms}
+    accuracies = dict(results.table.group_by("arm").agg(pl.col("test_accuracy").mean()).iter_rows())
     for claim in results.claims:
         label = claim.text.partition(": ")[0]
         arm, judged, recipe = arms[label], claim.judgement, recipes[label]
@@ -128,6 +154,7 @@ def _effects_of(results: StudyResults, family: str, form: Form) -> Iterator[dict
             "parameters": cost and cost.parameters,
             "flops": cost.flops / reference.flops if cost and reference else None,
             "diverged": arm.diverged,
+            "accuracy": accuracies[label],
         }
 
 
@@ -157,9 +184,6 @@ def number(value: float | None) -> str:
 def cells(row: dict[str, Any]) -> list[str]:
     """The cells of an arm under `COLUMNS`."""
     edge = "" if abs(math.log(row["relative_rate"])) < 0.1 else " (edge)"
-    speed = "–" if row["speed_up"] is None else f"{row['speed_up']:.2f}"
-    if row["speed_up"] is not None and not math.isnan(row["speed_up_low"]):
-        speed += f" [{row['speed_up_low']:.2f}, {row['speed_up_high']:.2f}]"
     return [
         row["family"],
         row["arm"],
@@ -168,11 +192,35 @@ def cells(row: dict[str, Any]) -> list[str]:
         round_digits(row["p_holm"]),
         round_digits(row["q"]),
         row["verdict"],
-        speed,
+        speed_up(row, 1.0),
         f"{row['rate']:.2g}{edge}",
         str(row["steps"]),
         f"{row['parameters']:,}",
     ]
+
+
+def in_time(row: dict[str, Any], steps: int) -> tuple[str, str]:
+    """The time per step of an arm relative to the baseline's, and the speed-up in time.
+
+    A speed-up in compute, times the compute per step, divided by the time per step, each relative to the baseline's.
+
+    Args:
+      row: effect of the arm.
+      steps: number of steps of the baseline.
+    """
+    if row["step_time"] is None:
+        return "–", "–"
+    per_step = row["flops"] * steps / row["steps"]
+    return f"{row['step_time']:.2f}", speed_up(row, per_step / row["step_time"])
+
+
+def speed_up(row: dict[str, Any], factor: float) -> str:
+    """The speed-up in compute times a factor, with its interval."""
+    value, low, high = (row[name] for name in ("speed_up", "speed_up_low", "speed_up_high"))
+    if value is None:
+        return "–"
+    interval = "" if math.isnan(low) else f" [{factor * low:.2f}, {factor * high:.2f}]"
+    return f"{factor * value:.2f}{interval}"
 
 
 def narang(answer: Answer) -> list[str]:
@@ -180,17 +228,18 @@ def narang(answer: Answer) -> list[str]:
     known = [row for row in answer.effects.iter_rows(named=True) if row["arm"] in NARANG]
     if len(known) < 3:
         return []
-    vanilla, spread = NARANG_VANILLA
-    rows, agree, clear = [], 0, 0
+    rows, gains, agree, clear = [], [], 0, 0
     for row in known:
         name, loss, deviation = NARANG[row["arm"]]
-        published = vanilla - loss
+        reference, spread = NARANG_BASELINE.get(row["arm"], NARANG_VANILLA)
+        published = reference - loss
+        gains.append(published)
         is_clear = abs(published) > 3 * math.hypot(spread, deviation)
         clear += is_clear
         agree += is_clear and published * row["effect"] > 0
         mark = ("same sign" if published * row["effect"] > 0 else "other sign") if is_clear else "within their noise"
         rows.append([row["arm"], name, number(published), number(row["effect"]), row["verdict"], mark])
-    correlation = stats.spearmanr([vanilla - NARANG[row["arm"]][1] for row in known], [row["effect"] for row in known])
+    correlation = stats.spearmanr(gains, [row["effect"] for row in known])
     return [
         f"## Beside Narang et al. 2021, table 1 ({answer.task})",
         "",
@@ -199,9 +248,7 @@ def narang(answer: Answer) -> list[str]:
         f"{correlation.statistic:+.2f} (p = {correlation.pvalue:.2g}). Theirs are encoder-decoders of 223M weights on "
         "C4 (span corruption, loss after 65,536 steps, one learning rate for all).",
         "",
-        markdown.table(
-            Table("", ("arm", "their row", "their gain", "gain here", "verdict here", "agreement"), rows, 2)
-        ),
+        markdown.table(Table("", BESIDE, rows, 2)),
         "",
     ]
 
@@ -234,7 +281,7 @@ def measured_effects(answers: Sequence[Answer]) -> dict[str, list[dict[str, obje
     """Return the effects of the arms of each file of the catalog, which `flaxformer catalog` shows."""
     modules, effects = module_of_arms(), dict[str, list[dict[str, object]]]()
     for answer in answers:
-        weights = run_cost(baseline_run(answer.task, FORMS[answer.form])).parameters.total
+        weights = run_cost(baseline_run(answer.task, form_of(answer.task, answer.form))).parameters.total
         for row in answer.effects.iter_rows(named=True):
             if (module := modules.get(row["arm"])) is not None:
                 gains = {"gain": row["effect"], "low": row["low"], "high": row["high"]}
@@ -261,7 +308,7 @@ def readme(answers: Sequence[Answer]) -> str:
     ]
     for answer in answers:
         lines += _answer(answer)
-    lines += [line for answer in answers if answer.task == "text" for line in narang(answer)]
+    lines += [line for answer in answers if answer.task != "recall" for line in narang(answer)]
     lines += mechanism_sections(answers)
     lines += [
         "## Why these may differ from what was published",
@@ -279,8 +326,9 @@ def readme(answers: Sequence[Answer]) -> str:
 
 
 def _answer(answer: Answer) -> list[str]:
-    table, form = answer.effects, FORMS[answer.form]
-    cost = run_cost(baseline_run(answer.task, form))
+    table, form = answer.effects, form_of(answer.task, answer.form)
+    baseline = baseline_run(answer.task, form)
+    cost = run_cost(baseline)
     discoveries = table.filter(pl.col("q") <= LEVEL)
     better, worse = (discoveries.filter(pl.col("effect") * sign > 0) for sign in (1, -1))
     verdicts = [f"{table.filter(pl.col('verdict') == name).height} {name}" for name in VERDICT_COLOURS]
@@ -289,7 +337,7 @@ def _answer(answer: Answer) -> list[str]:
         "",
         f"{count_of(table.height, 'arm')} of these families: {', '.join(sorted(set(table['family'])))}. Baseline: "
         f"{cost.parameters.total:,} weights, {form.steps} steps of {form.batch_size} sequences of "
-        f"{baseline_run(answer.task, form).task.sequence_length} tokens, {len(form.seeds)} paired seeds. "
+        f"{baseline.task.sequence_length} tokens, {len(form.seeds)} paired seeds. "
         f"Verdicts, after Holm within a family: {', '.join(verdicts)}. "
         f"At a false discovery rate of {100 * LEVEL:.0f} % over all arms "
         f"(Benjamini and Hochberg), {better.height} arms are better than the baseline and {worse.height} worse.",
@@ -298,10 +346,21 @@ def _answer(answer: Answer) -> list[str]:
         "",
         "Effects are gains of the test score over the baseline's, with 95 % intervals over paired seeds; a speed-up is "
         "the compute that the baseline needs for the final loss that both reach, divided by that of the arm. A hollow "
-        "mark is no discovery.",
+        f"mark is no discovery.{times_text(answer)}",
         "",
         markdown.table(answer.table),
     ]
+
+
+def times_text(answer: Answer) -> str:
+    """A sentence on the columns of time; empty without them."""
+    if not answer.has_times:
+        return ""
+    machines = ", ".join(sorted(answer.effects["machine"].drop_nulls().unique()))
+    return (
+        " The time per step is relative to the baseline's, measured in turns in one process (step_times.py); the "
+        f"speed-up in time is that in compute, at these times. Machine: {machines}."
+    )
 
 
 def page(answers: Sequence[Answer]) -> str:
@@ -313,8 +372,17 @@ def page(answers: Sequence[Answer]) -> str:
 
 def read_answers() -> list[Answer]:
     """The recorded answers, in the order of tasks and forms."""
-    files = [(task, form, RESULTS / f"{task}-{form}-effects.parquet") for task in TASKS for form in FORMS]
-    return [Answer(task, form, pl.read_parquet(file)) for task, form, file in files if file.exists()]
+    files = {(task, form): RESULTS / f"{task}-{form}-effects.parquet" for task in TASKS for form in FORMS}
+    return [
+        Answer(*name, with_times(pl.read_parquet(file), file.with_name(file.name.replace("effects", "times"))))
+        for name, file in files.items()
+        if file.exists()
+    ]
+
+
+def with_times(effects: pl.DataFrame, file: Path) -> pl.DataFrame:
+    """Return the effects with the measured times per step, if there is a file of them."""
+    return effects.join(pl.read_parquet(file), on=("family", "arm"), how="left") if file.exists() else effects
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -106,8 +106,8 @@ class Mechanism:
 
     @property
     def gains(self) -> str:
-        """Measured gains of its arms, from the lowest to the highest; empty without any."""
-        gains = sorted(effect.gain for effect in self.effects)
+        """Measured gains of its arms on text, from the lowest to the highest; empty without any."""
+        gains = sorted(effect.gain for effect in self.effects if effect.task == "text")
         return " to ".join(f"{gain:+.3f}" for gain in gains[:1] + gains[1:][-1:])
 
 
