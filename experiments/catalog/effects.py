@@ -6,8 +6,8 @@ one claim per arm on the test data, which chose nothing: that its score is bette
 compute of the baseline (FLOPs of matrix products, within 3 %); the number of steps is adjusted. Claims are corrected
 within a family (Holm); the page has the false discovery rate over all families (Benjamini and Hochberg).
 
-Tasks: next bytes of a text; multi-query recall, for what mixes tokens; span corruption by an encoder-decoder, the task of
-Narang et al. 2021, for their rows and what is near them.
+Tasks: next bytes of a text; multi-query recall, for what mixes tokens; span corruption by an encoder-decoder, the task
+of Narang et al. 2021, for their rows and what is near them.
 
 Pilots, of the baseline alone at seeds 100 to 102: on text, 0.01 is the best of 0.001, 0.003, 0.01 and 0.03. On recall,
 no run of four learned it in 480 steps of 16 sequences of 64 tokens; in steps of 64 sequences of 32 tokens and at 0.003,
@@ -16,8 +16,8 @@ unigram model, so that the small form has 480. The rates of the other forms were
 
 Command: python experiments/catalog/effects.py --task text --form small
     then python experiments/catalog/page.py, which writes README.md from the results
-Forms: quick (at most 15 minutes on 2 CPU cores), small (about 3 hours per task), gpu (on text 4.8 M weights, one H100 or
-    H200; a family in about a quarter of an hour, estimated). An interrupted command continues.
+Forms: quick (at most 15 minutes on 2 CPU cores), small (about 3 hours per task), gpu (on text 4.8 M weights, one H100
+    or H200; a family in about a quarter of an hour, estimated). An interrupted command continues.
 """
 
 import argparse
