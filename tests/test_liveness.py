@@ -84,6 +84,7 @@ from flaxformer.training import (
     Adafactor,
     AdamW,
     Adopt,
+    BatchStage,
     From,
     Lamb,
     Lion,
@@ -185,7 +186,11 @@ OTHER = [
         "training.steps": 3, "training.evaluate_every": 2, "training.label_smoothing": 0.5,
         "training.micro_batches": 2, "training.ema": 0.5, "training.precision": "bfloat16",
         "training.freeze": ("embedding/*",), "training.rates": (Rate(weights=("embedding/*",), factor=0.5),),
+        "training.batch_stages": (BatchStage(start=0, size=1),),
         "adapter": LoRA(weights=("blocks/*/attention/query",), rank=2),
+    }),
+    (on(BASE, training__batch_stages=(BatchStage(start=0, size=1),)), {
+        "training.batch_stages.0.start": 2, "training.batch_stages.0.size": 2,
     }),
     (on(BASE, training__rates=(Rate(weights=("embedding/*",), factor=0.5),)), {
         "training.rates.0.factor": 0.1, "training.rates.0.weights": ("blocks/*",),

@@ -36,7 +36,6 @@ verdicts, and why they may differ from what was published are in [effects](effec
 `flaxformer catalog --markdown`.
 """
 ABSENT = {
-    "Batch-size schedule": "a run is one compiled program, whose batches have one shape",
     "Distillation from a kept run": "a loss term sees the batch and the weights that train; those of another model "
     "would have to be data of the run, with a part in its identity",
     "DeepSeek sparse attention": "it has not been written; native sparse attention and block selection have",

@@ -2,6 +2,7 @@
 
 from flaxformer.core.weight_axes import axes as weight_axes
 from flaxformer.training.adapters import Adapter, LoRA, merge
+from flaxformer.training.batch_stages import BatchStage
 from flaxformer.training.evaluation import evaluate
 from flaxformer.training.initial_weights import From, Rename
 from flaxformer.training.loss_terms import LossTerm, ZLoss
@@ -36,6 +37,7 @@ __all__ = [
     "AdamW",
     "Adapter",
     "Adopt",
+    "BatchStage",
     "Constant",
     "Cosine",
     "From",

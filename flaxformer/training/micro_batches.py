@@ -25,6 +25,13 @@ def why_inseparable(run: Run, *_: object) -> str | None:
     return None if separable(run) else "a component needs the whole batch"
 
 
+def _why_whole(run: Run) -> str | None:
+    """Return why a batch is computed whole on a CPU; None if it is divided."""
+    if run.training.batch_stages:
+        return "its updates have several sizes"
+    return None if cached_micro_batches(run) > 1 else "the batch suits the caches whole"
+
+
 @with_formulations(
     "batch",
     {
@@ -33,7 +40,7 @@ def why_inseparable(run: Run, *_: object) -> str | None:
             gain="activations stay in the caches: 1.5 × at S in 8 parts (bench training)",
             platforms=("cpu",),
             unsupported_reason=why_inseparable,
-            unsuitable_reason=lambda run: None if cached_micro_batches(run) > 1 else "the batch suits the caches whole",
+            unsuitable_reason=_why_whole,
         )
     },
 )
@@ -54,10 +61,12 @@ def check_batch(run: Run, devices: Devices) -> None:
         "training.micro_batches": run.training.micro_batches or 1,
         "task.buckets": run.buckets,
     }
-    least, size = math.prod(divisors.values()), run.task.batch_size
-    if size % least:
-        factors = " × ".join(f"{name} {count}" for name, count in divisors.items() if count > 1)
-        raise UserError(f"task.batch_size is {size}; expected a multiple of {least}, which is {factors}")
+    least = math.prod(divisors.values())
+    names = ["task.batch_size", *(f"training.batch_stages.{i}.size" for i in range(len(run.training.batch_stages)))]
+    for name, size in zip(names, run.batch_sizes, strict=True):
+        if size % least:
+            factors = " × ".join(f"{divisor} {count}" for divisor, count in divisors.items() if count > 1)
+            raise UserError(f"{name} is {size}; expected a multiple of {least}, which is {factors}")
     size, least = run.task.evaluation_shape[1], devices.batch
     if run.task.evaluation_batch_size is not None and size % least:
         raise UserError(

@@ -15,6 +15,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.tasks import StandardLibrary, Task
 from flaxformer.tasks.evaluations import Evaluation
 from flaxformer.training.adapters import Adapter
+from flaxformer.training.batch_stages import BatchStage
 from flaxformer.training.initial_weights import From
 from flaxformer.training.loss_terms import LossTerm
 from flaxformer.training.optimizer import AdamW
@@ -41,6 +42,8 @@ class Training(Config):
     rates: factors of the learning rate for the weights of some paths.
 
     offload_optimizer: keep the optimizer's state in the host's memory between its updates (`training.offload`).
+
+    batch_stages: sizes of the batch of an update from some steps on (`training.batch_stages`).
     """
 
     steps: int = static(200, at_least=1, at_most=2**31 - 1)
@@ -53,8 +56,12 @@ class Training(Config):
     freeze: tuple[str, ...] = static((), omit_default=True)
     rates: tuple[Rate, ...] = part((), omit_default=True)
     offload_optimizer: bool = static(False, omit_default=True)
+    batch_stages: tuple[BatchStage, ...] = part((), omit_default=True)
 
     def problems(self) -> Iterator[str]:
+        starts = [stage.start for stage in self.batch_stages]
+        if all(isinstance(start, int) for start in starts) and sorted(set(starts)) != starts:
+            yield f"batch_stages start at {starts}; expected increasing steps"
         if self.steps % self.interval:
             yield f"evaluate_every is {self.evaluate_every}; expected a divisor of steps {self.steps}"
 
@@ -118,6 +125,7 @@ class Run(Config):
             if count > 1 and mixers:
                 kind = type(mixers[0]).__name__
                 yield f"{name} is {count} with {kind}, which needs the whole batch; expected 1"
+        yield from self._batch_problems()
         if self.model.scales_weights and self.optimizer.gradient_degree is None:
             kind, name = type(self.model.parametrization).__name__, type(self.optimizer).__name__
             yield (
@@ -133,6 +141,19 @@ class Run(Config):
         if isinstance(self.seed, int):  # a user's run, not one that JAX rebuilt
             yield from self._initial_problems()
             yield from self.trainable.problems()
+
+    def _batch_problems(self) -> Iterator[str]:
+        rows, parts = self.task.batch_size, (self.training.micro_batches or 1) * self.buckets
+        for number, stage in enumerate(self.training.batch_stages):
+            if rows % stage.size or stage.size % parts:
+                multiple = f" and a multiple of {parts}, training.micro_batches × task.buckets" if parts > 1 else ""
+                yield (
+                    f"training.batch_stages.{number}.size is {stage.size}; expected a divisor of task.batch_size {rows}"
+                    f"{multiple}"
+                )
+        if self.training.batch_stages and self.optimizer.decay.init_state() is not None:
+            kind = type(self.optimizer.decay).__name__
+            yield f"optimizer.decay is {kind}, which sees the loss of each step; expected another with batch_stages"
 
     def _initial_problems(self) -> Iterator[str]:
         stacks = (self.model, self.model.encoder)
@@ -183,6 +204,11 @@ class Run(Config):
     def buckets(self) -> int:
         """Parts of a batch that the task pads to lengths of their own; 1 for a task without buckets."""
         return getattr(self.task, "buckets", 1)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Examples per update: before all stages of `Training.batch_stages`, and at each."""
+        return (self.task.batch_size, *(stage.size for stage in self.training.batch_stages))
 
     @property
     def tokens_per_step(self) -> int:

@@ -1,5 +1,6 @@
 """One training step: a pure function of state, run and batch."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -73,24 +74,35 @@ def optimizer_chain(run: Run, params: Transformer, rate: float | Float[Array, ""
     return run.optimizer.transformation(rate, weight_scales(params, run.model, run.optimizer.gradient_degree or 0))
 
 
-def train_step(state: TrainState, run: Run, batch: AnyBatch) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
+def train_step(
+    state: TrainState, run: Run, batch: AnyBatch, update: Int[Array, ""] | None = None
+) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """One optimizer step; the metrics are the loss (nats), the global gradient norm and the learning rate.
 
     A step whose loss or gradient is not finite changes no weights and is recorded in `diverged_at`. From then on the
     run is frozen; other runs of the same stack are not affected.
+
+    Args:
+      update: number of updates before this one at the same step, each of which has dropout of its own.
     """
-    value, gradient, outcome = backward(state, run, batch)
+    value, gradient, outcome = backward(state, run, batch, update=update)
     return apply_gradients(state, run, value, gradient, outcome.aux)
 
 
 def backward(
-    state: TrainState, run: Run, batch: AnyBatch, return_intermediates: bool = False
+    state: TrainState,
+    run: Run,
+    batch: AnyBatch,
+    return_intermediates: bool = False,
+    update: Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, ""], Transformer, ModelOutput]:
     """The loss of the next step, its gradient (0 for weights that are not trained), and the result of the forward pass.
 
     With `return_intermediates`, the batch is computed in one piece, whatever its micro-batches and buckets.
     """
     dropout_key = jax.random.fold_in(run.dropout_key, state.step)
+    if update is not None:
+        dropout_key = jax.random.fold_in(dropout_key, update)
     if not return_intermediates and (micro_batches(run) > 1 or isinstance(batch, tuple) or divides_by_device(run)):
         value, gradient = accumulate(state.params, run, batch, dropout_key)
         outcome = ModelOutput(output=jnp.zeros(0))  # the outputs of the parts are not kept
@@ -159,9 +171,40 @@ def train_chunk(
     key, source = run.data_key, source.with_numbers(run.task)
 
     def body(state: TrainState, _: None) -> tuple[TrainState, dict[str, Array]]:
-        return train_step(state, run, source.batch(key, state.step))
+        return staged_step(state, run, source.batch(key, state.step))
 
     return jax.lax.scan(body, state, length=steps)
+
+
+def staged_step(state: TrainState, run: Run, batch: AnyBatch) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
+    """`train_step`, or one per part of the batch at a stage of `Training.batch_stages`; the metrics are their means."""
+    if not run.training.batch_stages:
+        return train_step(state, run, batch)
+    sizes, stages = run.batch_sizes, run.training.batch_stages
+    distinct = sorted(set(sizes))
+    updates = [functools.partial(_updates, run, run.task.batch_size // size) for size in distinct]
+    number = sum(jnp.int32(state.step >= stage.start) for stage in stages)
+    return jax.lax.switch(jnp.array([distinct.index(size) for size in sizes])[number], updates, state, batch)
+
+
+def _updates(
+    run: Run, count: int, state: TrainState, batch: AnyBatch
+) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
+    """One update per part of a batch, at the same step; update j of n has the examples j, j + n, j + 2n …"""
+    if count == 1:
+        return train_step(state, run, batch)
+    parts = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1), batch)
+
+    def body(inner: TrainState, part: tuple[Array, AnyBatch]) -> tuple[TrainState, dict[str, Array]]:
+        number, examples = part
+        new, metrics = train_step(inner, run, examples, number)
+        return new.replace(step=state.step), metrics
+
+    # The running mean is over steps, and a diverged run keeps its own.
+    new, metrics = jax.lax.scan(body, state.replace(average=None), (jnp.arange(count), parts))
+    average = running_mean(state.average, run.training.ema, state.step, new.params)
+    average = jax.tree.map(lambda mean, old: jnp.where(new.diverged_at == ALIVE, mean, old), average, state.average)
+    return new.replace(step=state.step + 1, average=average), jax.tree.map(jnp.mean, metrics)
 
 
 def over_stack(stack_size: int | None, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -204,7 +247,7 @@ def running_mean(
     Args:
       step: number of steps before this one.
     """
-    if ema is None:
+    if ema is None or average is None:
         return None
     past = 1 - jnp.power(ema, step)
     share = (1 - ema) / (1 - ema + ema * past)
