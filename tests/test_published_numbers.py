@@ -1,4 +1,4 @@
-"""Studies of experiments/published/: what each says of its source, and the page, which is that of the records."""
+"""Studies of experiments/published/ and inversions/: what each says of its source, and the pages of their records."""
 
 import dataclasses
 import importlib.util
@@ -17,34 +17,39 @@ from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration
 from flaxformer.system.errors import UserError
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "published"
-spec = importlib.util.spec_from_file_location("published_records", FOLDER / "records.py")
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+spec = importlib.util.spec_from_file_location("published_records", EXPERIMENTS / "records.py")
 records = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(records)
-STUDIES = [file for file in sorted(FOLDER.glob("*.py")) if file.stem != "records"]
-FIELDS = ("Published", "Differences", "Pilot", "Command", "Cost")
+FIELDS = {
+    "published": ("Published", "Differences", "Pilot", "Command", "Cost"),
+    "inversions": ("Published", "Question", "Design", "Command", "Cost"),
+}
+STUDIES = [file for folder in FIELDS for file in sorted((EXPERIMENTS / folder).glob("*.py"))]
 
 
-def test_the_page_is_what_the_records_and_first_lines_give():
-    assert (FOLDER / "README.md").read_text() == records.page()
+@pytest.mark.parametrize("folder", FIELDS)
+def test_the_page_is_what_the_records_and_first_lines_give(folder):
+    assert (EXPERIMENTS / folder / "README.md").read_text() == records.page(folder)
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
 def test_a_study_says_what_was_published_and_has_its_record(file):
-    study, text = load_study(file), records.first_lines(file)
-    assert study.name == file.stem
+    study, text, folder = load_study(file), records.first_lines(file), file.parent.name
+    assert study.name.endswith(file.stem)
     assert study.caveats
-    assert [name for name in FIELDS if not records.field(text, name)] == []
-    assert records.field(text, "Command").startswith(f"flaxformer run experiments/published/{file.name}")
-    assert set(study.seeds) <= set(range(100)), "seeds from 100 on are for pilots"
+    assert [name for name in FIELDS[folder] if not records.field(text, name)] == []
+    assert records.field(text, "Command").startswith(f"flaxformer run experiments/{folder}/{file.name}")
+    assert not set(study.seeds) & set(range(100, 200)), "seeds from 100 to 199 are for pilots"
     assert len(study.seeds) >= 5
     assert len(study.trials()) == len(study.arms()) * len(study.seeds)
-    path = FOLDER / "results" / f"{file.stem}.json"
+    path = records.record_file(file)
     if path.exists():
         found = json.loads(path.read_text())
         assert [line["tested"] for line in found["statements"]] == [claim.text for claim in study.claims]
         assert found["runs"] == len(study.trials())
         assert records.field(text, "Result")
+        assert records.field(text, "Cause") or folder != "inversions"
 
 
 def test_a_field_ends_at_the_next_one():

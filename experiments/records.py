@@ -1,11 +1,11 @@
-"""Write README.md from the records of results and the first lines of the files.
+"""Write the README.md of published/ and inversions/ from the records of results and the first lines of the files.
 
-A record, results/NAME.json, holds each tested statement of a study with its interval and verdict, the time, and the
-machine. Studies and recipes elsewhere in experiments/ whose first lines have "Published:" are listed too, with the
-numbers that stand there.
+A record, results/NAME.json, holds each tested statement of a study with its interval and verdict, its arms, the time,
+and the machine. The page of published/ also lists studies and recipes elsewhere in experiments/ whose first lines have
+"Published:", with the numbers that stand there.
 
-Command: python experiments/published/records.py [DIR …]
-    DIR is the output folder of a study of this folder, such as runs/least_squares: its record is written first.
+Command: python experiments/records.py [DIR …]
+    DIR is the output folder of a study of these folders, such as runs/least_squares: its record is written first.
 """
 
 import ast
@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,6 @@ from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
 ELSEWHERE = ("training", "studies")
 """Folders whose files with "Published:" are listed with the numbers of their first lines."""
 SUMMARY = ("study", "published", "measured: the first claim", "verdicts", "command", "time", "machine")
@@ -43,18 +43,32 @@ STATEMENT = {
     "declared": "declared",
 }
 """Columns of a tested statement, by its field."""
-INTRODUCTION = """# Published numbers, measured here
+FIELDS = ("Question", "Design", "Differences", "Result", "Cause")
+"""Fields of the first lines that a section shows below the statements."""
+PUBLISHED = """# Published numbers, measured here
 
 Each study of this folder takes a number or an ordering of a paper, at a size that two CPU cores train in minutes. Its
 first lines say where the number stands in the paper, how the setting differs, what pilots at seeds from 100 on chose,
 and what was found. The rule (claims, margins, seeds) was committed before the runs; a refuted or inconclusive
-replication is kept. `python experiments/published/records.py` writes this page from the records in `results/` and from
+replication is kept. `python experiments/records.py` writes this page from the records in `results/` and from
 the first lines of the files; with the output folder of a study, it writes the study's record first.
 
 Effects have the intervals that are tested: 95 %, or 90 % for equalities, over paired seeds (n); verdicts are by the
 [rule of reports](../../docs/verdicts.md), Holm-corrected within a study. Times are sums over runs, each on one core
 of a machine that was also busy.
 """
+INVERSIONS = """# Inversions, explained
+
+Mechanisms whose published effect has another sign elsewhere, or whose loss and abilities disagree. Each study asks for
+the cause, with arms that have one part of the mechanism alone. Claims and seeds were committed before the runs; a
+section ends with the cause that the arms support, or says that it is open.
+
+Effects have the intervals that are tested: 95 %, or 90 % for equalities, over paired seeds (n); verdicts are by the
+[rule of reports](../../docs/verdicts.md), Holm-corrected within a study. Times are sums over runs, each on one core of
+a machine that was also busy. `python experiments/records.py` writes this page.
+"""
+FOLDERS = {"published": PUBLISHED, "inversions": INVERSIONS}
+"""First lines of the page of each folder."""
 
 
 def first_lines(file: Path) -> str:
@@ -111,21 +125,36 @@ def verdicts(lines: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
 
 
-def page() -> str:
-    """Return the content of README.md."""
-    files = [file for file in sorted(HERE.glob("*.py")) if field(first_lines(file), "Published")]
-    stored = {file: RESULTS / f"{file.stem}.json" for file in files}
-    records = {file: json.loads(path.read_text()) for file, path in stored.items() if path.exists()}
-    others = [file for name in ELSEWHERE for file in sorted((HERE.parent / name).glob("*.py"))]
-    named = [(file, field(first_lines(file), "Published")) for file in others]
+def studies(folder: str) -> list[Path]:
+    """Return the files of a folder whose first lines have what was published."""
+    return [file for file in sorted((HERE / folder).glob("*.py")) if field(first_lines(file), "Published")]
+
+
+def record_file(study: Path) -> Path:
+    """Return the file of the record of a study's file."""
+    return study.parent / "results" / f"{study.stem}.json"
+
+
+def page(folder: str) -> str:
+    """Return the content of a folder's README.md."""
+    files = studies(folder)
+    records = {file: json.loads(record_file(file).read_text()) for file in files if record_file(file).exists()}
     parts = [
-        INTRODUCTION,
+        FOLDERS[folder],
         table(SUMMARY, [_row(file, records.get(file)) for file in files]),
         *(_section(file, records[file]) for file in files if file in records),
+    ]
+    return "\n".join(parts + (_elsewhere() if folder == "published" else []))
+
+
+def _elsewhere() -> list[str]:
+    """Return the list of files of other folders, without records."""
+    others = [file for name in ELSEWHERE for file in sorted((HERE / name).glob("*.py"))]
+    named = [(file, field(first_lines(file), "Published")) for file in others]
+    return [
         "## In other folders\n\nNumbers as the first lines of the files have them, without a record.\n",
         table(ELSEWHERE_COLUMNS, [_other(file, published) for file, published in named if published]),
     ]
-    return "\n".join(parts)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -135,7 +164,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _link(file: Path) -> str:
-    return f"[{file.stem}]({Path(os.path.relpath(file, HERE)).as_posix()})"
+    return f"[{file.stem}]({Path(os.path.relpath(file, HERE / 'published')).as_posix()})"
 
 
 def _row(file: Path, record: Mapping[str, Any] | None) -> list[str]:
@@ -167,19 +196,46 @@ def _section(file: Path, record: Mapping[str, Any]) -> str:
         f"{title}\n",
         f"{' · '.join(about)}\n",
         table([*STATEMENT.values()], rows),
-        *(f"{name}: {field(text, name)}\n" for name in ("Differences", "Result") if field(text, name)),
+        *_arms(file, record),
+        *(f"{name}: {field(text, name)}\n" for name in FIELDS if field(text, name)),
     ]
     return "\n".join(paragraphs)
 
 
+def _arms(file: Path, record: Mapping[str, Any]) -> list[str]:
+    """Return the figure and the arms of a study that has a figure beside its record."""
+    if not record_file(file).with_suffix(".svg").exists():
+        return []
+    arms = [[name, *interval.split(" ", 1)] for name, interval in record["arms"].items()]
+    return [
+        f"![Claims of {file.stem}](results/{file.stem}.svg)\n",
+        table(("arm or quantity", "mean", "95 %"), arms),
+    ]
+
+
+def write_record(folder: Path) -> None:
+    """Write the record of the output folder of a study; in inversions/ with the figure of its claims.
+
+    Raises:
+      UserError: no file of the folders has the study.
+    """
+    record = record_of(folder)
+    files = [file for name in FOLDERS for file in studies(name) if f'name="{record["study"]}"' in file.read_text()]
+    if not files:
+        raise UserError(f"{folder} has the study '{record['study']}'; expected one of {' or '.join(FOLDERS)}")
+    path = record_file(files[0])
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    if path.parent.parent.name == "inversions":
+        shutil.copyfile(folder / "figures" / "claims.svg", path.with_suffix(".svg"))
+
+
 def main(folders: Sequence[str]) -> None:
-    """Write the records of some folders, and the page."""
+    """Write the records of some output folders, and the pages."""
     for name in folders:
-        record = record_of(Path(name))
-        path = RESULTS / f"{record['study']}.json"
-        RESULTS.mkdir(exist_ok=True)
-        path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    (HERE / "README.md").write_text(page())
+        write_record(Path(name))
+    for folder in FOLDERS:
+        (HERE / folder / "README.md").write_text(page(folder))
 
 
 if __name__ == "__main__":
