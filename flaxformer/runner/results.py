@@ -20,6 +20,7 @@ from flaxformer.training.step import ALIVE
 
 TRACEBACK = "Traceback (most recent call last):"
 
+
 def finished_rows(
     group: ProgramGroup,
     trials: Sequence[Trial],
