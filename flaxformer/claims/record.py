@@ -11,6 +11,7 @@ from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import phrasing, verdicts
 from flaxformer.store.store import Store
+from flaxformer.system.digests import read_or_empty
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, write_atomically
 from flaxformer.system.json_reader import parse_json
@@ -118,7 +119,7 @@ def _read(path: Path) -> StoredCase:
     """
     check_file(path)
     try:
-        case: StoredCase = convert(parse_json(path.read_bytes()), StoredCase)
+        case: StoredCase = convert(parse_json(read_or_empty(path)), StoredCase)
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); remove it, and run the claim again") from None
     return case

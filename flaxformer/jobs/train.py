@@ -33,6 +33,7 @@ from flaxformer.runner.events import (
 from flaxformer.runner.profiled import profiled
 from flaxformer.store.places import PROFILE
 from flaxformer.study import initial_weights
+from flaxformer.system.remembered import forget
 from flaxformer.training import Run, TrainState, start
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import USABLE_MEMORY, DeviceGroup, default_devices
@@ -63,6 +64,7 @@ def train(run: Run, job: Job, stop: Stop) -> Iterator[Event]:
     """
     wall_time = WallTime()
     with contextlib.ExitStack() as held:
+        held.callback(forget)  # data may change before the next job of this process
         starting = held.enter_context(stop.raise_on_signals(jax.process_count() == 1))
         folder = JobFolder(run, job, held)
         is_new = distributed.run_on_coordinator(folder.claim)

@@ -28,6 +28,7 @@ from flaxformer.study.search import Points
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import find_experiment
 from flaxformer.system.user_code import copy_sources, path_of_copy, user_modules
+from flaxformer.system.user_code.replacements import replaced_names
 from flaxformer.training.run import Run
 
 HELD = {
@@ -62,11 +63,17 @@ def candidate_of(root: Path, best: Run, changes: Sequence[str], file: str, trust
       trust_code: True if the copy may be executed.
 
     Raises:
-      UserError: the copy was changed or is not to be executed, or a change is not one of a run.
+      UserError: the copy was changed or is not to be executed, or it replaces functions of the package, which would
+        change the best recipe too; or a change is not one of a run.
     """
     if not file:
         return override(best, changes)
     run = execute_copy(root, root / file, "it declares a candidate", trust_code, lambda copy: load(copy, "run", Run))
+    if replaced := replaced_names():
+        raise UserError(
+            f"user code replaces {replaced[0]}, which also changes the best recipe; expected a component, a task or an "
+            "optimizer in the candidate's file"
+        )
     return override(run, changes)
 
 

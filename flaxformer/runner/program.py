@@ -214,6 +214,9 @@ class MemoryFittedProgram:
     ) -> Iterator[Progressed | Profiled | Message | Finished]:
         """Train trials, and yield their progress and rows; a trial that an exception ended has a failed row.
 
+        After an exception in a batch of several trials, each of them is trained by itself, in a stack of the same size,
+        so that the failure of a trial is not that of others.
+
         Args:
           stops: called after every chunk; trials that are in progress when it returns True have no row.
           profile: steps of the first batch that are traced.
@@ -221,10 +224,11 @@ class MemoryFittedProgram:
         Raises:
           Exception: a smaller program does not compile; trials that were not yielded have no row.
         """
-        left = list(trials)
+        left, alone = list(trials), 0
+        """Trials without a row; the number of them, from the first on, that are trained by themselves."""
         while left and self.program is not None:
             stack_size, cause = self.program.stack_size, ""
-            batch, execution = left[:stack_size], self.execution
+            batch, execution = left[: 1 if alone else stack_size], self.execution
             partial_run = PartialRun(
                 execution.output, self.group, batch, stack_size, execution.save_minutes, self.notify, self._code
             )
@@ -234,6 +238,10 @@ class MemoryFittedProgram:
             except Exception as error:
                 if stack_size > 1 and is_out_of_memory(error):
                     cause = error_line(error)
+                elif len(batch) > 1:
+                    alone = len(batch)
+                    self.notify(f"{self.group.name}: {error_line(error)}; its {alone} runs are trained one by one")
+                    continue
                 else:
                     rows = [failed_row(self.group, trial, error) for trial in batch]
             if cause:  # outside `except`, since the exception holds the arrays of the program that ran out of memory
@@ -242,7 +250,7 @@ class MemoryFittedProgram:
                 continue
             if rows is None:
                 return
-            left, profile = left[len(batch) :], None
+            left, alone, profile = left[len(batch) :], max(0, alone - 1), None
             yield from (Finished(self.group.name, row) for row in rows)
             partial_run.remove()
 

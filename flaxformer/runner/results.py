@@ -18,6 +18,8 @@ from flaxformer.system.user_code.source import place_of
 from flaxformer.training.cost import RunCost
 from flaxformer.training.step import ALIVE
 
+TRACEBACK = "Traceback (most recent call last):"
+
 
 def finished_rows(
     group: ProgramGroup,
@@ -115,5 +117,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def error_line(error: BaseException) -> str:
-    """An exception in one line."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+    """An exception in one line; of one with the traceback of a callback from a device in its text, the callback's."""
+    text = f"{type(error).__name__}: {error}"
+    of_callback = [line for line in text.rpartition(TRACEBACK)[2].splitlines() if line and not line[0].isspace()]
+    return of_callback[0] if TRACEBACK in text and of_callback else text.partition("\n")[0]

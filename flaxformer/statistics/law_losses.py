@@ -94,7 +94,7 @@ def minimise_many(
         weighted = j * (times[active] * residual_weight(r, loss, delta))[..., None]
         normal, gradient = np.swapaxes(weighted, 1, 2) @ j, (weighted * r[..., None]).sum(1)
         size = np.sqrt(np.einsum("rii->ri", normal)) + 1e-300
-        scaled = normal / (size[:, :, None] * size[:, None]) + damping[active, None, None] * np.eye(theta.shape[1])
+        scaled = normal / size[:, :, None] / size[:, None] + damping[active, None, None] * np.eye(theta.shape[1])
         step = np.linalg.solve(scaled, (gradient / size)[..., None])[..., 0] / size
         tried = theta[active] - step
         sums, r, j = evaluate(tried, active)

@@ -108,7 +108,8 @@ def fit_joint_law(
       seed: seed of the resampling.
 
     Raises:
-      UserError: there are too few points, or too few different N, D or losses, or a number is not finite and positive.
+      UserError: there are too few points, or too few different N, D or losses, or a number is not finite and positive;
+        or the losses of the fitted law do not fall with N or D, so that no N is best.
     """
     if loss not in LOSSES:
         raise UserError(f"loss is '{loss}'{did_you_mean(str(loss), LOSSES)}")
@@ -121,6 +122,11 @@ def fit_joint_law(
     points = _check_points(parameters, tokens, losses, embeddings)
     problem, n = _Problem(np.log(points), loss, delta), points.shape[1]
     theta = problem.best()
+    for exponent, symbol, size in zip(theta[3:], "αβ", ("parameters", "tokens"), strict=True):
+        if exponent <= 0:
+            raise UserError(
+                f"the fitted {symbol} is {exponent:.3g}; expected points whose losses fall with the number of {size}"
+            )
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples).astype(float)
     drawn = problem.numbers(problem.resample(theta, counts))
     numbers = {
@@ -158,11 +164,11 @@ def _check_points(
     if embeddings is not None:
         arrays["parameters"] = arrays["parameters"] - arrays.pop("embeddings")
     for name, values in arrays.items():
-        if (wrong := np.flatnonzero(~((values > 0) & (values <= LARGEST)))).size:
+        if (wrong := np.flatnonzero(~((values >= 1 / LARGEST) & (values <= LARGEST)))).size:
             without = " without embeddings" if embeddings is not None and name == "parameters" else ""
             raise UserError(
                 f"{name}{without} of point {wrong[0]} is {values[wrong[0]]:g}; expected a finite number above 0, "
-                f"of at most {LARGEST:g}"
+                f"from {1 / LARGEST:g} to {LARGEST:g}"
             )
     if len(arrays["losses"]) < FEWEST_POINTS:
         raise UserError(f"there are {len(arrays['losses'])} points; expected at least {FEWEST_POINTS}")

@@ -14,6 +14,7 @@ from flaxformer.store.leases import wait_for_dead_leases
 from flaxformer.store.places import SUPERSEDED
 from flaxformer.store.round_trip import check_round_trip
 from flaxformer.store.store import Store
+from flaxformer.store.weights import weights_folder
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, set_aside
@@ -156,7 +157,9 @@ def _apply_code_change(
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
         raise UserError(f"{store.root}: {who} is training with code that has changed since; stop it, and run again")
     if reads:
-        read_records.accept(store.root, file)
+        kept = {row.trial for row in rows if is_finished(row)} if on_code_change == "keep" else set()
+        _set_training_aside(store, {*new.fingerprints, *(row.trial for row in rows)} - kept)
+        read_records.accept(store.root, file)  # only now: a process that ends before leaves the change to the next one
     if not results or on_code_change == "retrain":
         _supersede(store, [row.trial for row in rows])
         new = replace(new, kept_measurements=())
@@ -176,6 +179,13 @@ def _changed_code(old: Declaration, new: Declaration) -> dict[str, list[str]]:
     pairs[changes.DERIVED] = old.code, new.code
     changed = {arm: changes.compare_digests(*pair) for arm, pair in pairs.items()}
     return {arm: definitions for arm, definitions in changed.items() if definitions}
+
+
+def _set_training_aside(store: Store, trials: Collection[str]) -> None:
+    """Set aside all partial runs, and the weights of trials that are trained again, which began with other reads."""
+    for folder in (store.unfinished, *(weights_folder(store.root, trial) for trial in trials)):
+        if folder.exists():
+            set_aside(folder, SUPERSEDED)
 
 
 def _supersede(store: Store, trials: Collection[str]) -> None:

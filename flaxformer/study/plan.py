@@ -135,7 +135,8 @@ def _claims(study: Study) -> tuple[DeclaredClaim, ...]:
 def _unit(study: Study, claim: Claim | ScalingClaim, contrast: Contrast) -> str:
     if isinstance(claim, ScalingClaim) and study.scaling is not None:
         variable = variable_names(study.scaling.embeddings)[study.scaling.against]
-        return f"{study.unit} per factor of ten of {variable}".strip()
+        less = "" if claim.slope_below is None else " less"  # its contrast is minus the slope
+        return f"{study.unit}{less} per factor of ten of {variable}".strip()
     return "" if any(QUANTITY in labels for _, labels in contrast.terms) else study.unit
 
 

@@ -32,7 +32,7 @@ class ScalingClaim:
 
     - `slope_above=b`: the slope exceeds b. "The gain does not shrink" is b = −m, with the loss of gain m per factor of
       ten that would matter; with b = 0, the gain has to grow;
-    - `slope_below=b`: the slope is below b, such as "the gain shrinks" with b = 0;
+    - `slope_below=b`: the slope is below b, such as "the gain shrinks" with b = 0; reports give minus the slope;
     - `slope_within=m`: the slope is within ±m (tested by TOST): the gain is constant.
 
     The gain is the difference of the metric itself, not of its logarithm: it has the unit of other claims, and it is a

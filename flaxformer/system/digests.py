@@ -101,7 +101,7 @@ def append_line(path: Path, row: Mapping[str, object]) -> None:
 def read_or_empty(path: Path) -> bytes:
     """The content of a file; nothing if there is none, if it is removed meanwhile, or if it is not a file."""
     try:
-        return path.read_bytes()
+        return b"" if is_no_file(path) else path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return b""
 
@@ -112,7 +112,7 @@ def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
 
     A last line without its end was cut short by a kill and does not count.
     """
-    if _is_no_file(path):
+    if is_no_file(path):
         return [], ["it is not a file"]
     rows, wrong = [], []
     try:
@@ -126,7 +126,7 @@ def lines(path: Path) -> tuple[list[JsonObject], list[str]]:
     return rows, wrong
 
 
-def _is_no_file(path: Path) -> bool:
+def is_no_file(path: Path) -> bool:
     """True if there is something else than a file, such as a folder, or a pipe, whose end may never come."""
     try:
         return not stat.S_ISREG(path.stat().st_mode)
@@ -196,7 +196,7 @@ def read_document(path: Path) -> JsonObject:
       DamagedError: it is not JSON object, has no digest, or is not what was written.
       OSError: it cannot be read; FileNotFoundError if it is not there.
     """
-    if _is_no_file(path):
+    if is_no_file(path):
         raise DamagedError("it is not a file")
     return parse_document(path.read_bytes())
 

@@ -2,6 +2,7 @@
 
 import math
 
+from flaxformer.core.canonical import classes_in
 from flaxformer.devices.sharding import Devices
 from flaxformer.nn.formulations import Formulation, with_formulations
 from flaxformer.system.errors import UserError
@@ -21,8 +22,17 @@ def separable(run: Run) -> bool:
 
 
 def why_inseparable(run: Run, *_: object) -> str | None:
-    """Return why examples cannot be computed apart; None if they can."""
-    return None if separable(run) else "a component needs the whole batch"
+    """Return why a batch is not divided by default; None if a division changes the last bits of a result alone.
+
+    A component that is exempt from the law "devices" has a result or a loss that depends on the division, such as the
+    balance of experts. Its batch is divided only where `Training.micro_batches` or a mesh says so.
+    """
+    if not separable(run):
+        return "a component needs the whole batch"
+    for kind in classes_in(run.model):
+        if "devices" in getattr(kind, "exempt_from", {}):
+            return f"{kind.__name__} depends on the division of a batch"
+    return None
 
 
 def _why_whole(run: Run) -> str | None:

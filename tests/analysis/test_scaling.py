@@ -178,7 +178,9 @@ def test_the_slope_of_a_gain_is_that_of_least_squares_at_each_seed(tmp_path):
     np.testing.assert_allclose(third.differences, slopes, rtol=1e-6)
     assert [one.judgement.verdict for one in analysis.claims] == ["supported", "supported", "refuted"]
     assert (first.by, second.by, third.within) == (-0.3, 0.0, 0.01)
-    assert first.unit == "nats per factor of ten of tokens"
+    assert first.unit == third.unit == "nats per factor of ten of tokens"
+    assert second.unit == "nats less per factor of ten of tokens"
+    assert second.judgement.effect.mean == pytest.approx(-first.judgement.effect.mean)
     assert first.context.simple_effects == ()
 
 

@@ -1,7 +1,9 @@
 """`flaxformer claims`: selection of files, resumption, and the table."""
 
 import json
+import os
 import re
+import signal
 
 import pytest
 
@@ -189,6 +191,28 @@ def test_corrected_claim_continues(claims, folder):
     assert claims("medium")[0] == 1
     path.write_text(text)
     assert claims("medium")[0] == 0
+
+
+def test_a_pipe_in_place_of_a_file_does_not_stop_a_report(claims, folder, capsys):
+    claims("1")
+    root = folder.parent / "runs/claims"
+    files = [path for path in root.glob("*/**/*") if path.suffix in (".json", ".jsonl", ".head")]
+    assert len(files) > 5
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("the report waits for the end of a pipe"))
+    try:
+        for path in files:
+            content = path.read_bytes()
+            path.unlink()
+            os.mkfifo(path)
+            signal.alarm(60)
+            assert main(["report", str(root)]) in (0, 2), path
+            signal.alarm(0)
+            path.unlink()
+            path.write_bytes(content)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert "Traceback" not in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(

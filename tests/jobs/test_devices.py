@@ -2,6 +2,7 @@
 
 import pytest
 
+from flaxformer.catalog.mixture_of_experts import MixtureOfExperts
 from flaxformer.components import Attention, BatchNorm
 from flaxformer.config import ModelConfig
 from flaxformer.devices.sharding import Devices
@@ -26,6 +27,7 @@ LARGE = Run(
         ({"training": Training(micro_batches=32)}, None),
         ({"model": LARGE.model.replace(dropout=0.1)}, 4),
         ({"model": LARGE.model.replace(norm_kind=BatchNorm())}, None),
+        ({"model": LARGE.model.replace(feed_forward=MixtureOfExperts())}, None),
         (
             {
                 "model": ModelConfig(layers=1, d_model=8, attention=Attention(heads=2)),

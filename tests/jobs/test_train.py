@@ -31,6 +31,7 @@ from flaxformer.store.job_log import read
 from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import lock_folder
+from flaxformer.system.remembered import remembered
 from flaxformer.tasks import Copy, TokenFiles
 from flaxformer.training import AdamW, Run, Training, compiling, evaluate, evaluation_params, start
 from flaxformer.training.compiled_run import CompiledRun
@@ -278,6 +279,18 @@ def test_another_run_in_the_same_folder_is_refused(whole):
 def test_two_at_once_are_refused(tmp_path):
     with lock_folder(tmp_path, "training"), pytest.raises(UserError, match="another process is training"):
         trained(tmp_path)
+
+
+def test_files_are_read_again_after_a_job(tmp_path):
+    """Also after one that is refused."""
+    readings = []
+    read = remembered(lambda: readings.append("read"))
+    read()
+    with lock_folder(tmp_path, "training"), pytest.raises(UserError, match="another process"):
+        trained(tmp_path)
+    read()
+    read()
+    assert readings == ["read", "read"]
 
 
 @pytest.mark.parametrize("name", ["chunk_steps", "save_every"])

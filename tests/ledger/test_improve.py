@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import pytest
 from ledger.ledgers import START, ledger
 
-from flaxformer import Dense, EqualCost, Ledger
+from flaxformer import AdamW, Dense, EqualCost, Ledger
 from flaxformer.ledger import log, rules
 from flaxformer.ledger.improve import Looked, OpenLedger
 from flaxformer.ledger.page import as_json, describe, write_page
 from flaxformer.ledger.reading import read_ledger
+from flaxformer.nn import losses
 from flaxformer.runner.execution import Execution
 from flaxformer.store import log_head
 from flaxformer.store.store import Store
@@ -236,6 +237,34 @@ def test_files_that_declare_no_candidate_are_refused(begun_root, tmp_path, text)
     file = tmp_path / "candidate.py"
     file.write_text(text)
     with pytest.raises(UserError, match=r"candidate\.py"):
+        propose(opened(begun_root), [], file=file)
+
+
+@pytest.mark.parametrize(
+    ("place", "replacement"),
+    [
+        ("losses.mean", "lambda *parts: before(*parts)"),
+        ("losses.mean", "functools.wraps(before)(lambda *parts: before(*parts))"),
+        ("losses.mean", "functools.partial(lambda *parts: before(*parts))"),
+        ("losses.mean", "jax.jit(lambda *parts: before(*parts))"),
+        ("Dense.apply", "lambda *parts: before(*parts)"),
+        ("AdamW.direction", "property(lambda self: before)"),
+    ],
+)
+def test_a_candidate_that_replaces_functions_of_the_package_is_refused(
+    begun_root, tmp_path, monkeypatch, place, replacement
+):
+    """They would change both arms of the attempt, and so count for neither."""
+    owner, name = place.split(".")
+    thing = {"losses": losses, "Dense": Dense, "AdamW": AdamW}[owner]
+    monkeypatch.setattr(thing, name, vars(thing)[name])  # restores it afterwards
+    file = tmp_path / "candidate.py"
+    file.write_text(
+        "import functools\nimport jax\nfrom ledger.ledgers import START\nfrom flaxformer import AdamW, Dense\n"
+        f"from flaxformer.nn import losses\nbefore = {place}\n{place} = {replacement}\n"
+        "run = START.replace(optimizer=START.optimizer.replace(learning_rate=0.01))\n"
+    )
+    with pytest.raises(UserError, match=rf"user code replaces flaxformer\..*{name}, which also changes the best"):
         propose(opened(begun_root), [], file=file)
 
 

@@ -19,6 +19,7 @@ from flaxformer.runner.events import Compiled, Finished, Message, Progressed
 from flaxformer.runner.execute import execute
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.program import MemoryFittedProgram, Program
+from flaxformer.runner.results import error_line
 from flaxformer.store.rows import Row
 from flaxformer.study import Axis
 from flaxformer.study.program_groups import groups
@@ -121,6 +122,39 @@ def test_out_of_memory_halves_the_runs_trained_together(fake, where, made):
     messages = [event.text for event in found if isinstance(event, Message)]
     assert [re.search(r"; (\d+) runs at a time", text)[1] for text in messages] == ["2", "1"]
     assert all("Out of memory while trying" in text for text in messages)
+
+
+def test_an_exception_in_a_stack_fails_the_trial_alone_that_raises_it(fake, monkeypatch):
+    """Also where the trial is in the middle of a stack; the others have a row of a stack of the same size."""
+    bad, train, batches = TRIALS[1].name, fake.train, []
+
+    def fail(self, trials, *rest, **named):
+        batches.append([trial.name for trial in trials])
+        if bad in batches[-1]:
+            raise RuntimeError("no such seed")
+        return (yield from train(self, trials, *rest, **named))
+
+    monkeypatch.setattr(fake, "train", fail)
+    found = events(devices=1, group_size=3)
+    rows = rows_of(found)
+    assert {name: row.status for name, row in rows.items()} == {
+        trial.name: "failed" if trial.name == bad else "done" for trial in TRIALS
+    }
+    assert {row.group_size for row in rows.values() if row.status == "done"} == {3}
+    assert [len(batch) for batch in batches] == [3, 1, 1, 1, 3]
+    messages = [event.text for event in found if isinstance(event, Message)]
+    assert any("no such seed; its 3 runs are trained one by one" in text for text in messages)
+
+
+def test_the_cause_of_a_failed_callback_is_the_exception_of_the_callback():
+    def fail(x):
+        raise ValueError("a file is missing\nin two lines")
+
+    call = jax.jit(lambda x: jax.pure_callback(fail, jax.ShapeDtypeStruct((), "float32"), x))
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        jax.block_until_ready(call(1.0))
+    assert error_line(raised.value) == "ValueError: a file is missing"
+    assert error_line(ValueError("of one line\nand another")) == "ValueError: of one line"
 
 
 @pytest.mark.parametrize("where", ["compiles", "trains"])

@@ -124,6 +124,9 @@ def test_the_best_size_has_the_least_loss_at_its_compute():
         (lambda n, d, losses: (n, d, np.full(len(n), 3.0)), "1 different losses; expected at least 3"),
         *((lambda n, d, losses, bad=bad: (n, d, np.append(losses[:-1], bad)), "losses of point 59 is")
           for bad in (np.nan, np.inf, 0.0, -1.0, 1e308)),
+        (lambda n, d, losses: (np.append(n[:-1], 1e-300), d, losses), "parameters of point 59 is 1e-300"),
+        (lambda n, d, losses: (1e17 / n, d, losses), "the fitted α is -.*expected points whose losses fall with"),
+        (lambda n, d, losses: (n, 1e20 / d, losses), "the fitted β is -.*the number of tokens"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_fitted_is_refused(change, expected):

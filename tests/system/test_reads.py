@@ -11,8 +11,12 @@ from study.tiny import cache_folder, kept_programs
 from flaxformer.claims.case import find_cases
 from flaxformer.cli import main
 from flaxformer.runner.probes import run_probe
+from flaxformer.store.declarations import declare
+from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
+from flaxformer.store.weights import weights_folder
 from flaxformer.study.load import load_study
+from flaxformer.study.plan import declaration
 from flaxformer.study.tracing import trace
 from flaxformer.system.errors import UserError
 from flaxformer.system.user_code import read_records
@@ -299,6 +303,33 @@ def test_records_hold_paths_relative_to_the_study_file(folder):
         pass
     [record] = (folder / "out/reads").iterdir()
     assert json.loads(record.read_text())["name"] == "import.txt"
+
+
+@pytest.mark.parametrize("decision", ["refuse", "keep", "retrain"])
+def test_training_that_began_with_other_reads_is_not_continued(folder, decision):
+    """Without results, or with those of one trial: partial runs, and weights of trials that are trained again."""
+    write_study(folder, ["import"])
+    study, store = load_study(folder / "own.py"), Store(folder / "out")
+    planned = declaration(study)
+    finished, missing = planned.fingerprints
+    with store.locked():
+        head = declare(store, planned).declaration
+    with read_records.recording(store.root, study.file):
+        pass
+    if decision != "refuse":
+        about = {"fingerprint": planned.fingerprints[finished], "declaration": head}
+        store.append("all", Row(trial=finished, group="all", seed=0, status="done", **about))
+    for place in (store.unfinished / "all", *(weights_folder(store.root, trial) for trial in (finished, missing))):
+        place.mkdir(parents=True)
+    with store.locked():
+        declare(store, planned, file=study.file)
+    assert store.unfinished.exists()
+    (folder / "import.txt").write_text("2")
+    with store.locked():
+        declare(store, planned, decision, study.file)
+    assert not store.unfinished.exists()
+    assert weights_folder(store.root, finished).exists() == (decision == "keep")
+    assert not weights_folder(store.root, missing).exists()
 
 
 def call(capsys, *words):

@@ -77,6 +77,21 @@ def test_threads_of_the_cpu_client(monkeypatch, devices, flags, threads):
     assert os.environ.get(cpu_devices.THREADS) == threads
 
 
+@pytest.mark.parametrize(
+    ("number", "flags", "updates"),
+    [(-1, "", [5]), (1, "", []), (3, "", []), (-1, "--xla_force_host_platform_device_count=3", [])],
+)
+def test_a_number_of_devices_that_the_user_set_stays(monkeypatch, number, flags, updates):
+    made = []
+    config = {"values": {"jax_num_cpu_devices": number}, "update": lambda *words: made.append(words)}
+    monkeypatch.setenv(cpu_devices.THREADS, "3")
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.setattr(cpu_devices, "cpu_cores", lambda: 5)
+    monkeypatch.setattr(cpu_devices.jax, "config", type("Config", (), config))
+    cpu_devices.one_cpu_device_per_core()
+    assert made == [("jax_num_cpu_devices", number) for number in updates]
+
+
 def test_a_number_of_threads_from_the_environment_stays(monkeypatch):
     monkeypatch.setenv(cpu_devices.THREADS, "3")
     monkeypatch.setattr(cpu_devices.jax, "config", type("Config", (), {"values": {"jax_num_cpu_devices": 8}}))

@@ -152,11 +152,12 @@ def test_an_error_of_an_evaluation_that_is_compiled_later_ends_its_first_call(mo
 
 def test_replicated_axes_are_logged(monkeypatch, caplog):
     monkeypatch.setattr(compiled_run, "replicated_axes", lambda params, mesh: [f"a weight on {dict(mesh.shape)}"])
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger=compiled_run.LOG.name):
         CompiledRun(RUN, DeviceGroup.of(None))
-        assert caplog.messages == []
+        assert not [record for record in caplog.records if record.name == compiled_run.LOG.name]
         CompiledRun(RUN, DeviceGroup.of(Devices(fsdp=2)))
-    assert caplog.messages == ["replicated on the mesh: a weight on {'data': 1, 'fsdp': 2, 'tensor': 1}"]
+    messages = [record.message for record in caplog.records if record.name == compiled_run.LOG.name]
+    assert messages == ["replicated on the mesh: a weight on {'data': 1, 'fsdp': 2, 'tensor': 1}"]
 
 
 @jax.jit

@@ -4,6 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+from flaxformer.catalog.mixture_of_experts import MixtureOfExperts
+from flaxformer.catalog.switch_routing import SwitchRouting
 from flaxformer.components import GRU, Attention, BatchNorm, Dense
 from flaxformer.config import Block, ModelConfig, recurrent_model
 from flaxformer.nn.formulations import compiling_for
@@ -38,6 +40,9 @@ def changed(**fields):
         (changed(model=recurrent_model(GRU(), layers=40, d_model=256)), 8),
         (changed(model=LARGE.model.replace(pattern=(Block(), Block(feed_forward=None)))), 8),
         (changed(model=LARGE.model.replace(feed_forward=Dense(d_ff=1), pattern=(Block(feed_forward=Dense()),))), 8),
+        (changed(model=LARGE.model.replace(feed_forward=MixtureOfExperts())), 1),
+        (changed(model=LARGE.model.replace(feed_forward=SwitchRouting())), 1),
+        (changed(model=LARGE.model.replace(feed_forward=MixtureOfExperts()), training=Training(micro_batches=4)), 4),
         (Run(), 1),
     ],
 )

@@ -17,8 +17,12 @@ def cpu_cores() -> int:
 
 
 def one_cpu_device_per_core() -> None:
-    """Let JAX use each core of the CPU as a device, unless it has started: a small model keeps only one core busy."""
-    if not _FORCED.search(os.environ.get("XLA_FLAGS", "")):
+    """Let JAX use each core of the CPU as a device: a small model keeps only one core busy.
+
+    A number that JAX_NUM_CPU_DEVICES, XLA_FLAGS or `jax.config` has set stays, as do the devices once JAX has started.
+    """
+    is_set = jax.config.values["jax_num_cpu_devices"] > 0 or _FORCED.search(os.environ.get("XLA_FLAGS", ""))
+    if not is_set:
         with contextlib.suppress(RuntimeError):  # JAX has started: its devices stay as they are
             jax.config.update("jax_num_cpu_devices", cpu_cores())
     two_threads_per_cpu_device()
