@@ -1,7 +1,6 @@
 """Declaration of a study in its folder; results of another recipe or of other code are refused, not mixed with it."""
 
 import contextlib
-import itertools
 from collections.abc import Collection
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from flaxformer.store.round_trip import check_round_trip
 from flaxformer.store.store import Store
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
-from flaxformer.system.files import make_folder, set_aside
+from flaxformer.system.files import next_numbered, set_aside
 from flaxformer.system.json_differences import differences
 from flaxformer.system.typed_data import plain
 from flaxformer.system.user_code import changes, read_records
@@ -183,8 +182,5 @@ def _supersede(store: Store, trials: Collection[str]) -> None:
     old = [row for name, row in store.rows().items() if name in trials]
     if not old:
         return
-    folder = store.root / SUPERSEDED
-    make_folder(folder)
-    number = next(n for n in itertools.count(1) if not (folder / f"{n}.parquet").exists())
-    records.write_table(folder / f"{number}.parquet", old)
+    records.write_table(next_numbered(store.root / SUPERSEDED, ".parquet"), old)
     store.remove_rows(trials)
