@@ -10,10 +10,10 @@ from typing import NotRequired, TypedDict, cast
 from flaxformer.catalog import import_named
 from flaxformer.core.canonical import canonical
 from flaxformer.core.struct import Config, alternatives, qualified_name, type_hints
-from flaxformer.store.places import SUPERSEDED
+from flaxformer.store.places import SUPERSEDED, next_superseded
 from flaxformer.system.digests import DamagedError, JsonObject, read_document, write_document
 from flaxformer.system.errors import UserError, did_you_mean
-from flaxformer.system.files import make_folder, next_numbered
+from flaxformer.system.files import make_folder
 from flaxformer.system.json_differences import Json, differences
 from flaxformer.system.links import check_file
 from flaxformer.system.typed_data import plain
@@ -130,7 +130,7 @@ def extend_config(folder: Path, run: Run, extension: JsonObject) -> None:
 
 def supersede_after(folder: Path, step: int) -> None:
     """Move the checkpoints after a step to superseded/N, and copy the other files of the folder there."""
-    target = next_numbered(folder / SUPERSEDED)
+    target = next_superseded(folder)
     make_folder(target)
     for path in sorted(folder.iterdir()):
         if path.is_dir() and path.name.partition(".")[0].isdecimal() and int(path.name.partition(".")[0]) > step:
@@ -141,7 +141,7 @@ def supersede_after(folder: Path, step: int) -> None:
 
 def supersede(folder: Path) -> None:
     """Move a folder's contents to superseded/N inside it, except copies of code, which are named by their digest."""
-    target = next_numbered(folder / SUPERSEDED)
+    target = next_superseded(folder)
     make_folder(target)
     for path in sorted(folder.iterdir()):
         if path.name not in (*LOCKS, SUPERSEDED, "code"):

@@ -10,12 +10,12 @@ from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.declaration import Declaration, Recipe
 from flaxformer.store.leases import wait_for_dead_leases
-from flaxformer.store.places import SUPERSEDED
+from flaxformer.store.places import next_superseded
 from flaxformer.store.round_trip import check_round_trip
 from flaxformer.store.store import Store
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
-from flaxformer.system.files import next_numbered, set_aside
+from flaxformer.system.files import set_aside
 from flaxformer.system.json_differences import differences
 from flaxformer.system.typed_data import plain
 from flaxformer.system.user_code import changes, read_records
@@ -182,5 +182,5 @@ def _supersede(store: Store, trials: Collection[str]) -> None:
     old = [row for name, row in store.rows().items() if name in trials]
     if not old:
         return
-    records.write_table(next_numbered(store.root / SUPERSEDED, ".parquet"), old)
+    records.write_table(next_superseded(store.root, ".parquet"), old)
     store.remove_rows(trials)

@@ -301,12 +301,6 @@ def set_aside(path: Path, why: str) -> Path:
     return target
 
 
-def next_numbered(folder: Path, ending: str = "") -> Path:
-    """Return the first of the paths 1ENDING, 2ENDING, ... in a folder that does not exist; the folder is made."""
-    make_folder(folder)
-    return next(path for number in itertools.count(1) if not (path := folder / f"{number}{ending}").exists())
-
-
 def free_bytes(folder: Path) -> int:
     """Return the free bytes of the file system that holds the folder."""
     return shutil.disk_usage(folder).free
