@@ -1,7 +1,6 @@
 """The run of a folder, written beside its checkpoints, so that the folder alone determines the model."""
 
 import dataclasses
-import itertools
 import shutil
 import typing
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import NotRequired, TypedDict, cast
 from flaxformer.catalog import import_named
 from flaxformer.core.canonical import canonical
 from flaxformer.core.struct import Config, alternatives, qualified_name, type_hints
+from flaxformer.store.places import SUPERSEDED, next_superseded
 from flaxformer.system.digests import DamagedError, JsonObject, read_document, write_document
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.files import make_folder
@@ -130,7 +130,8 @@ def extend_config(folder: Path, run: Run, extension: JsonObject) -> None:
 
 def supersede_after(folder: Path, step: int) -> None:
     """Move the checkpoints after a step to superseded/N, and copy the other files of the folder there."""
-    target = _superseded(folder)
+    target = next_superseded(folder)
+    make_folder(target)
     for path in sorted(folder.iterdir()):
         if path.is_dir() and path.name.partition(".")[0].isdecimal() and int(path.name.partition(".")[0]) > step:
             path.rename(target / path.name)
@@ -140,18 +141,11 @@ def supersede_after(folder: Path, step: int) -> None:
 
 def supersede(folder: Path) -> None:
     """Move a folder's contents to superseded/N inside it, except copies of code, which are named by their digest."""
-    target = _superseded(folder)
-    for path in sorted(folder.iterdir()):
-        if path.name not in (*LOCKS, "superseded", "code"):
-            path.rename(target / path.name)
-
-
-def _superseded(folder: Path) -> Path:
-    """Make the next folder superseded/N."""
-    number = next(n for n in itertools.count(1) if not (folder / "superseded" / str(n)).exists())
-    target = folder / "superseded" / str(number)
+    target = next_superseded(folder)
     make_folder(target)
-    return target
+    for path in sorted(folder.iterdir()):
+        if path.name not in (*LOCKS, SUPERSEDED, "code"):
+            path.rename(target / path.name)
 
 
 def read_config(folder: str | Path, classes: Mapping[str, type[Config]] | None = None) -> Run:

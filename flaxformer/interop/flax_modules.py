@@ -1,7 +1,5 @@
-"""Functions that the Flax Linen and Flax NNX modules share: collections of weights, and multi-head attention."""
+"""Core of the Flax Linen and NNX modules: collections of weights, keys of training, and multi-head attention."""
 
-import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
@@ -12,20 +10,22 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer.components import Attention, LayerNorm, LeCun, NoPositions
 from flaxformer.components.cache import KeysValues, write
-from flaxformer.components.component import Component, Context
+from flaxformer.components.component import Component, Context, replace_weights
 from flaxformer.config import ModelConfig
 from flaxformer.core.canonical import classes_in
-from flaxformer.core.params import Parameters, Spec, path_name, table
+from flaxformer.core.params import Spec
+from flaxformer.core.points import Edits
 from flaxformer.core.struct import qualified_name
-from flaxformer.core.weight_specs import Declared, declarations, initialise
-from flaxformer.model import ForwardInputs, specs
+from flaxformer.core.weight_specs import declarations, initialise
+from flaxformer.model import ForwardInputs, Transformer, run, specs
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.layout import Layout
-from flaxformer.model.weights import with_layout
+from flaxformer.model.weights import stack_like, with_layout
 from flaxformer.nn.dropout import dropout
-from flaxformer.nn.linear import linear
 from flaxformer.nn.masks import Causal, Explicit, Mask
 from flaxformer.system.errors import UserError, did_you_mean
+
+Losses = Mapping[str, Array]
 
 
 def collection(spec: Spec) -> str:
@@ -39,15 +39,9 @@ def collection(spec: Spec) -> str:
     return "batch_stats" if spec.init in ("zeros", "ones", "constant") else "frozen"
 
 
-def collections(params: Parameters, config: ModelConfig) -> PyTree[str]:
+def collections(params: Transformer, config: ModelConfig) -> PyTree[str]:
     """Return a tree like the weights, in any layout, with the collection of each weight."""
-    names = {_without_layer(path): collection(spec) for path, spec in table(specs(config))}
-    return jax.tree_util.tree_map_with_path(lambda path, _: names[_without_layer(path_name(path))], params)
-
-
-def _without_layer(path: str) -> str:
-    """Return the path of a weight without the index of its layer, which only unrolled layers have."""
-    return re.sub(r"(/blocks)?/\d+/", "/", path)
+    return stack_like(jax.tree.map(collection, specs(config)), params)
 
 
 def collections_of(config: ModelConfig, layout: Layout) -> PyTree[str]:
@@ -70,34 +64,35 @@ def check_family(config: ModelConfig, expected: str | None, module: str) -> None
         )
 
 
-class TrainingTraits(NamedTuple):
-    """Known differences between training and evaluation of a model."""
+def _has_dropout(config: ModelConfig) -> bool:
+    return bool(config.dropout or (config.encoder and config.encoder.dropout))
 
-    has_dropout: bool
-    mixes_batch: bool
-    has_user_components: bool
-    """With a component from outside the package, which may use the batch and random numbers in training."""
 
-    @classmethod
-    def of(cls, config: ModelConfig) -> "TrainingTraits":
-        """Return the traits of a config."""
-        stacks = [config] if config.encoder is None else [config, config.encoder]
-        kinds = (kind for kind in classes_in(config) if issubclass(kind, Component))
-        return cls(
-            any(stack.dropout for stack in stacks),
-            any(stack.mixes_batch for stack in stacks),
-            any("." in qualified_name(kind) for kind in kinds),
-        )
+def _has_user_components(config: ModelConfig) -> bool:
+    """True if a component is from outside the package: it may use the batch and random numbers in training."""
+    return any("." in qualified_name(kind) for kind in classes_in(config) if issubclass(kind, Component))
 
-    @property
-    def may_draw(self) -> bool:
-        """True if training may draw random numbers."""
-        return self.has_dropout or self.has_user_components
 
-    def reads(self, *deterministic: bool | None) -> bool:
-        """True if a call uses `deterministic`: it must then be given, except for the sake of user components alone."""
-        is_given = any(value is not None for value in deterministic)
-        return self.has_dropout or self.mixes_batch or (self.has_user_components and is_given)
+def may_draw(config: ModelConfig) -> bool:
+    """True if training may draw random numbers."""
+    return _has_dropout(config) or _has_user_components(config)
+
+
+def training_key(
+    config: ModelConfig, is_set: bool, is_deterministic: Callable[[], bool], draw: Callable[[], Array]
+) -> Array | None:
+    """Return the random key of a call in training; None for evaluation.
+
+    Args:
+      is_set: True if `deterministic` is set. Then, and for a model whose training is known to differ from evaluation,
+        `is_deterministic` is called, which may refuse a value that is missing.
+      draw: function that draws a key, if training may draw random numbers.
+    """
+    mixes_batch = config.mixes_batch or (config.encoder is not None and config.encoder.mixes_batch)
+    differs = _has_dropout(config) or mixes_batch or (is_set and _has_user_components(config))
+    if not differs or is_deterministic():
+        return None
+    return draw() if may_draw(config) else jax.random.key(0)  # if no number is drawn, any key selects training
 
 
 def as_mask(mask: Mask | Array | None) -> Mask | None:
@@ -105,14 +100,23 @@ def as_mask(mask: Mask | Array | None) -> Mask | None:
     return mask if mask is None or isinstance(mask, Mask) else Explicit(jnp.asarray(mask) != 0)
 
 
-def as_inputs(mask: Mask | Array | None, arguments: Mapping[str, Array | None]) -> ForwardInputs:
-    """Return the arguments of a forward pass beside its inputs."""
-    return cast(ForwardInputs, {"mask": as_mask(mask), **arguments})
+def forward(
+    params: Transformer,
+    config: ModelConfig,
+    inputs: Array,
+    mask: Mask | Array | None,
+    arguments: Mapping[str, Array | None],
+    key: Array | None,
+) -> tuple[Float[Array, "..."], Transformer, Losses]:
+    """Return a model's output, the weights after the call, and the losses of components."""
+    call = cast(ForwardInputs, {"mask": as_mask(mask), **arguments})
+    outcome = run(params, config, inputs, call, dropout_key=key)
+    return outcome.output, replace_weights(params, outcome.aux.weights), outcome.aux.losses
 
 
 # --- multi-head attention --------------------------------------------------------------------------------
 
-OF_ATTENTION = (
+OPTIONS = (
     "d_head",
     "d_value",
     "scale_exponent",
@@ -121,8 +125,8 @@ OF_ATTENTION = (
     "query_key_norm",
     "share_query_key",
     "value_form",
+    "initializer",
 )
-OPTIONS = (*OF_ATTENTION, "initializer")
 """Fields of `Attention` that determine its function, and the initializer of its weights."""
 
 
@@ -141,12 +145,13 @@ def attention_config(
     Raises:
       UserError: widths that do not fit, or an unknown option.
     """
-    qkv_features, options = qkv_features or in_features, options or {}
+    qkv_features, options = qkv_features or in_features, dict(options or {})
     if qkv_features % num_heads:
         raise UserError(f"qkv_features is {qkv_features}; expected a multiple of num_heads {num_heads}")
     for name in options:
         if name not in OPTIONS:
             raise UserError(f"options has '{name}'{did_you_mean(name, OPTIONS)}")
+    initializer, d_memory = options.pop("initializer", LeCun()), in_kv_features or in_features
     attention = Attention(
         heads=num_heads,
         key_value_heads=num_kv_heads,
@@ -154,14 +159,9 @@ def attention_config(
         out_bias=use_bias,
         d_head=qkv_features // num_heads,
         query_key_norm=LayerNorm(affine="gain", epsilon=1e-6) if normalize_qk else None,
-    )
-    return ModelConfig(
-        layers=1,
-        d_model=in_features,
-        d_memory=in_kv_features or in_features,
-        attention=attention.replace(**{name: value for name, value in options.items() if name in OF_ATTENTION}),
-        positions=NoPositions(),
-    ).replace(initializer=options.get("initializer", LeCun()))
+    ).replace(**options)
+    config = ModelConfig(layers=1, d_model=in_features, d_memory=d_memory, attention=attention, positions=NoPositions())
+    return config.replace(initializer=initializer)
 
 
 def attention_weights(
@@ -172,21 +172,15 @@ def attention_weights(
     Raises:
       UserError: the attention has no output map.
     """
-    declared: PyTree[Declared] = declarations(BlockParams, config).cross_attention
+    declared: PyTree = declarations(BlockParams, config).cross_attention
     width = out_features or config.d_model
-
-    def resize(weight: Declared | None) -> Declared | None:
-        if weight is None:
-            return None
-        spec = dataclasses.replace(weight.spec, shape=(*weight.spec.shape[:-1], width), fan_out=width)
-        return dataclasses.replace(weight, spec=spec)
-
     if width != config.d_model:
         if declared.out is None:
             raise UserError(
                 f'out_features is {width} with value_form "full"; expected {config.d_model}, as in_features'
             )
-        declared = declared.replace(out=resize(declared.out), out_bias=resize(declared.out_bias))
+        resized: PyTree = declarations(BlockParams, config.replace(d_model=width)).cross_attention
+        declared = declared.replace(out=resized.out, out_bias=resized.out_bias)
     names = jax.tree.map(lambda weight: collection(weight.spec), declared)
     return names, lambda key: initialise(key, declared, config.initial_value)
 
@@ -230,10 +224,10 @@ def attend(
     inputs: AttentionInputs,
     mask: Mask | Array | None,
     *,
-    cache: HeadCache | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: Array | None = None,
-    return_weights: bool = False,
+    cache: HeadCache | None,
+    dropout_rate: float,
+    dropout_key: Array | None,
+    return_weights: bool,
 ) -> tuple[Float[Array, "*batch T D_out"], Float[Array, "*batch N T S"] | None, HeadCache | None]:
     """Return the output of multi-head attention, on request its weights A, and the extended cache.
 
@@ -243,27 +237,20 @@ def attend(
       ValueError: inputs_v without inputs_k, inputs of another width than the weights', or a full cache.
     """
     no_positions = jnp.zeros(0, jnp.int32)
-    context = Context(query_positions=no_positions, key_positions=no_positions, mask=None, is_cross=True)
-    read, mask = _project(params, config, inputs, context), as_mask(mask)
+    context = Context(query_positions=no_positions, key_positions=no_positions, is_cross=True)
+    read, mask = _keys_and_values(params, config, inputs, context), as_mask(mask)
     if cache is not None:
         mask, cache = Causal(cache.cache_index) & mask, cache.append(read)
         read = KeysValues(cache.cached_key, cache.cached_value)
-    context = context.replace(mask=mask, return_intermediates=return_weights or dropout_key is not None)
+    drop = None if dropout_key is None else {"weights": lambda weights: dropout(dropout_key, dropout_rate, weights)}
+    context = context.replace(mask=mask, return_intermediates=return_weights, edits=Edits.of(drop))
     y, aux = config.cross.read(params, inputs[0], read, context)
-    weights = aux.intermediates.get("weights")
-    if dropout_key is not None:
-        weights = dropout(dropout_key, dropout_rate, weights)
-        mixed = config.cross.combine(params, weights, read.value, mask)
-        if params.out is not None:
-            y = linear(mixed, params.out, params.out_bias, contract=2)
-        else:
-            y = mixed.sum(-2)
-            y = y if params.out_bias is None else y + jnp.expand_dims(params.out_bias, range(y.ndim - 1))
-    return y, weights, cache
+    return y, aux.intermediates.get("weights"), cache
 
 
-def _project(params: PyTree[Array], config: ModelConfig, inputs: AttentionInputs, context: Context) -> KeysValues:
-    """Return keys and values."""
+def _keys_and_values(
+    params: PyTree[Array], config: ModelConfig, inputs: AttentionInputs, context: Context
+) -> KeysValues:
     inputs_q, inputs_k, inputs_v = inputs
     if inputs_k is None and inputs_v is not None:
         raise ValueError("inputs_v is given without inputs_k; expected inputs_k alone, or both")

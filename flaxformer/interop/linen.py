@@ -9,6 +9,7 @@ statistics are in the collection "batch_stats", and weights that gradients do no
 """
 
 import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
@@ -17,12 +18,11 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer.components.component import replace_weights
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import path_name
 from flaxformer.interop import flax_modules
-from flaxformer.interop.flax_modules import HeadCache, TrainingTraits
-from flaxformer.model import Transformer, init, run
+from flaxformer.interop.flax_modules import HeadCache
+from flaxformer.model import Transformer, init
 from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Mask
 
@@ -61,20 +61,28 @@ def _paths(names: PyTree[str]) -> list[tuple[str, ...]]:
     return [(name, *path_name(path).split("/")) for path, name in jax.tree_util.tree_leaves_with_path(names)]
 
 
-def _weights(module: nn.Module, names: PyTree[str], draw: Callable[[Array], PyTree]) -> PyTree[Array]:
-    """Return the weights in a module's variables; missing ones are drawn with the module's "params" key."""
-    drawn = functools.cache(lambda: _nest(draw(module.make_rng("params")), names))
-    values = {
-        collection: {
-            name: module.variable(collection, name, lambda c=collection, n=name: drawn()[c][n]).value
-            for name in weights
+class _Holder(nn.Module):
+    """Base of modules whose variables are a tree of weights."""
+
+    def _weights(self, names: PyTree[str], draw: Callable[[Array], PyTree]) -> PyTree[Array]:
+        """Return the weights in the variables; missing ones are drawn with the key "params"."""
+        drawn = functools.cache(lambda: _nest(draw(self.make_rng("params")), names))
+        values = {
+            group: {name: self.variable(group, name, lambda g=group, n=name: drawn()[g][n]).value for name in weights}
+            for group, weights in _nest(names, names).items()
         }
-        for collection, weights in _nest(names, names).items()
-    }
-    return _unnest(values, names)
+        return _unnest(values, names)
+
+    def _update(self, after: PyTree[Array], names: PyTree[str]) -> None:
+        """Write the weights that have changed."""
+        for group, weights in _nest(after, names).items():
+            for name, new in weights.items():
+                old: PyTree = self.get_variable(group, name)
+                if any(map(operator.is_not, jax.tree.leaves(new), jax.tree.leaves(old))):
+                    self.put_variable(group, name, new)
 
 
-class Model(nn.Module):
+class Model(_Holder):
     """Model of any config; `Encoder`, `Decoder` and `EncoderDecoder` accept only configs of their family.
 
     config: the architecture, whose numbers are Python numbers and static.
@@ -108,29 +116,21 @@ class Model(nn.Module):
         Raises:
           UserError: the config is not of the class's family.
         """
-        config, key = self.config, None
-        flax_modules.check_family(config, self.family, type(self).__name__)
-        names, training = flax_modules.collections_of(config, self.layout), TrainingTraits.of(config)
-        params = _weights(self, names, lambda key: init(key, config, self.layout))
-        reads = training.reads(self.deterministic, deterministic)
-        if reads and not nn.merge_param("deterministic", self.deterministic, deterministic):
-            # If no number is drawn, any key selects the behaviour in training.
-            key = self.make_rng("dropout") if training.may_draw else jax.random.key(0)
-        outcome = run(params, config, inputs, flax_modules.as_inputs(mask, arguments), dropout_key=key)
+        flax_modules.check_family(self.config, self.family, type(self).__name__)
+        names = flax_modules.collections_of(self.config, self.layout)
+        params = self._weights(names, lambda key: init(key, self.config, self.layout))
+        key = flax_modules.training_key(
+            self.config,
+            self.deterministic is not None or deterministic is not None,
+            lambda: nn.merge_param("deterministic", self.deterministic, deterministic),
+            lambda: self.make_rng("dropout"),
+        )
+        output, after, losses = flax_modules.forward(params, self.config, inputs, mask, arguments, key)
         if not self.is_initializing():
-            if outcome.aux.weights:
-                self._update(_nest(replace_weights(params, outcome.aux.weights), names))
-            for name, loss in outcome.aux.losses.items():
+            self._update(after, names)
+            for name, loss in losses.items():
                 self.sow("losses", name, loss)
-        return outcome.output
-
-    def _update(self, after: Collections) -> None:
-        """Write the weights that have changed."""
-        for collection, weights in after.items():
-            for name, new in weights.items():
-                old: PyTree = self.get_variable(collection, name)
-                if any(x is not y for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True)):
-                    self.put_variable(collection, name, new)
+        return output
 
 
 class Encoder(Model):
@@ -151,17 +151,11 @@ class EncoderDecoder(Model):
     family = "encoder-decoder"
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(_Holder):
     """`nn.MultiHeadDotProductAttention` with this package's attention, with equal arguments and fields.
 
-    Weights are those of `flaxformer.Attention`: query [D, N, H], out [N, H_v, D_out] and so on. A query without
-    any allowed key returns zeros, while Flax averages all values; dropout is drawn per head and sequence.
-
-    num_kv_heads: number of heads of keys and values; by default num_heads.
-    dropout_rate: dropout of the attention weights.
-    decode: store keys and values in the collection "cache", whose capacity is the length of the inputs to `init`.
-    normalize_qk: layer norm with a gain on queries and keys.
-    options: fields of `Attention` without counterpart in Flax (`flaxformer.interop.flax_modules.OPTIONS`).
+    The weights, zeros for a query without any allowed key, and `options` are as in `interop.nnx.MultiHeadAttention`.
+    With `decode`, the capacity of the collection "cache" is the length of the inputs to `init`.
     """
 
     num_heads: int
@@ -189,18 +183,13 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Array, "*batch T D_out"]:
         """Return the attention of inputs_q to inputs_k (by default inputs_q) and inputs_v (by default inputs_k).
 
-        Args:
-          inputs_q, inputs_k, inputs_v: inputs of queries, keys and values.
-          mask: a `Mask`, or an array [*batch, heads, T, S], nonzero at allowed pairs.
-          deterministic: False applies dropout to attention weights.
-          dropout_rng: the key of dropout; by default `make_rng("dropout")`.
-          sow_weights: sow the attention weights as "attention_weights" into "intermediates".
+        `mask` is a `Mask`, or Flax's array; the key of dropout is `dropout_rng`, or `make_rng("dropout")`;
+        `sow_weights` sows the attention weights as "attention_weights" into "intermediates".
         """
         width, read_width = inputs_q.shape[-1], (inputs_q if inputs_k is None else inputs_k).shape[-1]
         sizes = (self.num_heads, width, self.qkv_features, self.num_kv_heads, read_width)
         config = flax_modules.attention_config(*sizes, self.use_bias, self.normalize_qk, self.options)
-        names, draw = flax_modules.attention_weights(config, self.out_features)
-        params, key = _weights(self, names, draw), None
+        params, key = self._weights(*flax_modules.attention_weights(config, self.out_features)), None
         if self.dropout_rate > 0 and not nn.merge_param("deterministic", self.deterministic, deterministic):
             key = self.make_rng("dropout") if dropout_rng is None else dropout_rng
         is_extended = self.has_variable("cache", "cache_index")  # not in the call that creates the cache

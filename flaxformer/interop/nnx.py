@@ -11,7 +11,7 @@ argument: split off all variables other than `nnx.Param`, and merge them inside 
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer.components.component import replace_weights
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters
 from flaxformer.interop import flax_modules
-from flaxformer.interop.flax_modules import HeadCache, TrainingTraits
-from flaxformer.model import Transformer, init, run
+from flaxformer.interop.flax_modules import HeadCache
+from flaxformer.model import Transformer, init
 from flaxformer.model.layout import Layout
 from flaxformer.nn.masks import Causal, Mask
 
@@ -46,12 +45,12 @@ def is_variable(node: object) -> bool:
 
 
 class Holder(nnx.Module):
-    """Base of modules whose attributes are the fields of a tree of weights."""
+    """Base of modules whose attributes are the fields of a tree of weights, each weight in a variable.
 
-    config: ModelConfig
-    deterministic: bool | None
+    rngs: the stream of dropout, forked; None draws from the argument `rngs` of each call.
+    """
 
-    def _set_up(
+    def __init__(
         self,
         config: ModelConfig,
         names: PyTree[str],
@@ -59,12 +58,10 @@ class Holder(nnx.Module):
         deterministic: bool | None,
         rngs: nnx.Rngs | None,
     ) -> None:
-        """Make the fields of the tree attributes, each weight in a variable, and fork the stream of dropout."""
         self.config, self.deterministic, self.parameters_class = nnx.static(config), deterministic, type(params)
-        variables = jax.tree.map(lambda name, weight: KINDS[name](weight), names, params)
-        for field in dataclasses.fields(variables):
-            setattr(self, field.name, nnx.data(getattr(variables, field.name)))
-        self.rngs = nnx.data(None if rngs is None else rngs.dropout.fork())
+        for name, value in vars(jax.tree.map(lambda name, weight: KINDS[name](weight), names, params)).items():
+            setattr(self, name, nnx.data(value))
+        self.rngs = nnx.data(rngs.dropout.fork() if rngs is not None and hasattr(rngs, "dropout") else None)
 
     @property
     def _variables(self) -> PyTree[nnx.Variable]:
@@ -128,15 +125,8 @@ class Model(Holder):
             if rngs is None:
                 raise ValueError("rngs and params are None; expected rngs to draw weights from, or params")
             params = init(rngs.params(), config, layout)
-        training = TrainingTraits.of(config)
-        draws = keep_rngs and (training.has_dropout or (training.may_draw and hasattr(rngs, "dropout")))
-        names = flax_modules.collections(params, config)
-        self._set_up(config, names, params, deterministic, rngs if draws else None)
-
-    @classmethod
-    def from_params(cls, config: ModelConfig, params: Transformer, **settings: Any) -> Self:
-        """Return the module with these weights; the settings are other arguments of the class."""
-        return cls(config, params=params, **settings)
+        kept = rngs if keep_rngs and flax_modules.may_draw(config) else None
+        super().__init__(config, flax_modules.collections(params, config), params, deterministic, kept)
 
     def __call__(
         self,
@@ -159,16 +149,18 @@ class Model(Holder):
           sow_losses: sow the losses of components (`Aux.losses`), which training adds to the head's, as "losses".
           arguments: padding, positions, a source and so on; see `flaxformer.model.ForwardInputs`.
         """
-        params, training, key = self.params, TrainingTraits.of(self.config), None
-        if training.reads(self.deterministic, deterministic) and not self._is_deterministic(deterministic):
-            # If no number is drawn, any key selects the behaviour in training.
-            key = self._key(rngs) if training.may_draw else jax.random.key(0)
-        outcome = run(params, self.config, inputs, flax_modules.as_inputs(mask, arguments), dropout_key=key)
-        after = replace_weights(params, outcome.aux.weights)
+        params = self.params
+        key = flax_modules.training_key(
+            self.config,
+            self.deterministic is not None or deterministic is not None,
+            lambda: self._is_deterministic(deterministic),
+            lambda: self._key(rngs),
+        )
+        output, after, losses = flax_modules.forward(params, self.config, inputs, mask, arguments, key)
         jax.tree.map(_update, self._variables, params, after, is_leaf=is_variable)
         if sow_losses:
-            self.sow(nnx.Intermediate, "losses", outcome.aux.losses)
-        return outcome.output
+            self.sow(nnx.Intermediate, "losses", losses)
+        return output
 
 
 def _update(variable: nnx.Variable, old: Array, new: Array) -> None:
@@ -195,21 +187,11 @@ class EncoderDecoder(Model):
 
 
 class MultiHeadAttention(Holder):
-    """`nnx.MultiHeadAttention` with this package's attention: `layer(inputs_q, inputs_k, inputs_v, mask=mask)`.
+    """`nnx.MultiHeadAttention` with this package's attention, with equal arguments where both have them.
 
     Weights are those of `flaxformer.Attention`: query [D, N, H], out [N, H_v, D_out] and so on. A query without
     any allowed key returns zeros, while Flax averages all values; dropout is drawn per head and sequence.
-
-    Args:
-      num_heads, in_features, qkv_features, out_features, num_kv_heads, in_kv_features: those of Flax; widths are of the
-        queries' inputs, of all heads together, of the output, and of the keys' and values' inputs.
-      dropout_rate: dropout of the attention weights.
-      deterministic: default of the calls; required, here or in the call, if there is a dropout_rate.
-      use_bias: whether the four linear maps have biases.
-      decode: whether calls extend the cache that `init_cache` creates.
-      normalize_qk: layer norm with a gain on queries and keys.
-      options: fields of `Attention` without counterpart in Flax (`flaxformer.interop.flax_modules.OPTIONS`).
-      rngs: `rngs.params` draws the weights, `rngs.dropout` is forked for dropout if `keep_rngs`.
+    `options` are fields of `Attention` without counterpart in Flax (`flaxformer.interop.flax_modules.OPTIONS`).
     """
 
     def __init__(
@@ -233,8 +215,8 @@ class MultiHeadAttention(Holder):
         sizes = (num_heads, in_features, qkv_features, num_kv_heads, in_kv_features)
         config = flax_modules.attention_config(*sizes, use_bias, normalize_qk, options)
         names, draw = flax_modules.attention_weights(config, out_features)
-        draws = keep_rngs and dropout_rate > 0
-        self._set_up(config, names, draw(rngs.params()), deterministic, rngs if draws else None)
+        kept = rngs if keep_rngs and dropout_rate > 0 else None
+        super().__init__(config, names, draw(rngs.params()), deterministic, kept)
         self.dropout_rate, self.decode = dropout_rate, decode
         for name in HeadCache._fields:
             setattr(self, name, nnx.data(None))
@@ -265,19 +247,14 @@ class MultiHeadAttention(Holder):
     ) -> Float[Array, "*batch T D_out"]:
         """Return the attention of inputs_q to inputs_k (by default inputs_q) and inputs_v (by default inputs_k).
 
-        Args:
-          inputs_q, inputs_k, inputs_v: inputs of queries, keys and values.
-          mask: a `Mask`, or an array [*batch, heads, T, S], nonzero at allowed pairs.
-          deterministic: False applies dropout to attention weights.
-          rngs: random numbers of dropout.
-          sow_weights: sow the attention weights as the intermediate "attention_weights".
-          decode: append the inputs, any number of tokens, to the cache; S is then its capacity.
-          is_causal: let query t attend to keys s ≤ t only.
+        `mask` is a `Mask`, or Flax's array; `sow_weights` sows the intermediate "attention_weights"; `decode` appends
+        any number of tokens to the cache, whose capacity is then S.
 
         Raises:
           ValueError: inputs of wrong width, or decoding without a cache or beyond its capacity.
         """
         cache = self._cache() if (self.decode if decode is None else decode) else None
+        is_dropping = self.dropout_rate > 0 and not self._is_deterministic(deterministic)
         y, weights, cache = flax_modules.attend(
             self.params,
             self.config,
@@ -285,9 +262,7 @@ class MultiHeadAttention(Holder):
             Causal() & flax_modules.as_mask(mask) if is_causal and cache is None else mask,
             cache=cache,
             dropout_rate=self.dropout_rate,
-            dropout_key=self._key(rngs)
-            if self.dropout_rate > 0 and not self._is_deterministic(deterministic)
-            else None,
+            dropout_key=self._key(rngs) if is_dropping else None,
             return_weights=sow_weights,
         )
         for name, value in cache._asdict().items() if cache is not None else ():

@@ -30,19 +30,18 @@ from flaxformer.runner.events import (
     Sampled,
     Started,
 )
-from flaxformer.runner.profiled import profiled
-from flaxformer.store.places import PROFILE
+from flaxformer.runner.profiled import train_with_profile
 from flaxformer.study import initial_weights
 from flaxformer.system.remembered import forget
 from flaxformer.training import Run, TrainState, start
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import USABLE_MEMORY, DeviceGroup, default_devices
 from flaxformer.training.initial_weights import InitialWeights
-from flaxformer.training.loop import chunk_steps
+from flaxformer.training.loop import TrainedSteps, chunk_steps
 from flaxformer.training.memory import machine_bytes
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.offload import state_shardings
-from flaxformer.training.profile import ProfiledSteps, Trace, profiled_chunks
+from flaxformer.training.profile import ProfiledSteps
 from flaxformer.training.run_functions import RunMetrics
 from flaxformer.training.step import ALIVE
 
@@ -147,10 +146,9 @@ def _steps(
         yield from evaluate(state, step)
         is_initial_due = False
     profile = None if job.profile is None else ProfiledSteps.parse(job.profile)
-    traces = job.output / PROFILE if distributed.is_coordinator() else None
-    for chunk in profiled_chunks(profile, traces, compiled, run, state, step, steps, size):
-        if isinstance(chunk, Trace):
-            yield profiled(chunk, compiled, run)
+    for chunk in train_with_profile(profile, job.output, compiled, run, state, step, steps, size, run):
+        if not isinstance(chunk, TrainedSteps):
+            yield chunk
             continue
         state, step = chunk.state, chunk.step
         curves = {name: [float(x) for x in numbers] for name, numbers in chunk.curves.items()}

@@ -91,15 +91,6 @@ def speed_ups(pair: SpeedUps) -> str:
     return f"effective speed-up {'; '.join(clauses)}"
 
 
-def speed_up_in_compute(pair: SpeedUps | None) -> str:
-    """The speed-up in compute at the final score of the arm; where that is a bound, at that of the other arm too."""
-    if pair is None:
-        return "–"
-    if pair.compute.reason or not (pair.compute.above or pair.compute.below):
-        return speed_up(pair.compute)
-    return f"{speed_up(pair.compute)}; {speed_up(pair.compute_to_baseline)} to that of the other"
-
-
 def speed_up_to_common_score(to_arm: SpeedUp | None, to_other: SpeedUp | None) -> str:
     """The speed-up to that of two final scores which both arms reach; without one, to the arm's own."""
     return speed_up(at_common_score(to_arm, to_other) or to_arm)

@@ -1,12 +1,13 @@
 """The report as one document: its sections in order, each part with the forms of the report that have it.
 
-A new section is a line of `document`; a new column is a line of its table in `tables`, `cost_tables` or
+A new section is a line of `SECTIONS`; a new column is a line of its table in `tables`, `cost_tables` or
 `scaling_tables`. Every form of the report (`page`, `markdown`, `tex`, `terminal`, `files`) takes both from here.
 """
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.report import (
@@ -44,70 +45,8 @@ LISTS: tuple[ReportForm, ...] = ("markdown", "terminal")
 """Forms that have findings as lists; the page has figures in their place."""
 
 
-def document(analysis: Analysis, launches: Sequence[JsonObject] = ()) -> StudyReport:
-    """Return the report of a study or a probe: the question, the answer, and the evidence."""
-    sweeps = range(len(analysis.sweeps))
-    return StudyReport(
-        name=analysis.study.name,
-        question=analysis.study.question,
-        about="; ".join(phrasing.describe_runs(analysis)),
-        answer=verdicts.verdict(analysis),
-        verdict=verdicts.worst_verdict(analysis),
-        sections=[
-            ReportSection("", [figures.claims(analysis), *_answer(analysis)]),
-            ReportSection("Claims", [tables.claims(analysis)]),
-            ReportSection("Qualifications", [Bullets(verdicts.qualified_claims(analysis.claims))]),
-            _section(tables.simple_effects(analysis)),
-            _section(tables.without_diverged(analysis)),
-            _section(
-                effect_tables.effects(analysis),
-                figures.effects(analysis),
-                after=[Paragraph(phrasing.effects(analysis), NOT_IN_PAPER), effect_tables.effects_on_cost(analysis)],
-            ),
-            _section(tables.variances(analysis)),
-            ReportSection("Best values", [Bullets(phrasing.first_sweep_findings(analysis), LISTS)]),
-            *(_section(tables.sweep(analysis, i), figures.sweep(analysis, i)) for i in sweeps),
-            ReportSection(
-                "Scaling",
-                [
-                    figures.scaling(analysis),
-                    figures.joint_law(analysis),
-                    Bullets(scaling_text.findings(analysis), LISTS),
-                    *scaling_tables.scaling(analysis),
-                ],
-            ),
-            ReportSection("Learning curves", [figures.curves(analysis)]),
-            ReportSection("Heads", [figures.heads_of_layers(analysis)]),
-            ReportSection("Attention maps", figures.attention_maps(analysis)),
-            ReportSection("Logit lens", [figures.lens(analysis)]),
-            ReportSection("Exploratory contrasts", _explorations(analysis)),
-            ReportSection("Events", [Bullets(provenance_text.event_sentences(analysis.log), ("terminal",), "Event: ")]),
-            ReportSection("Limits", [Bullets(analysis.limits, NOT_IN_PAPER, "Limit: ")]),
-            _section(tables.arms(analysis), figures.arms(analysis), after=_notes_on_arms(analysis)),
-            _section(tables.evaluations(analysis)),
-            ReportSection("Data", data_card.of_study(analysis)),
-            _section(
-                cost_tables.arm_costs(analysis),
-                figures.compute(analysis),
-                after=[
-                    Paragraph(costs.summary(analysis), NOT_IN_PAPER),
-                    Bullets(costs.speed_ups_of_claims(analysis), ("terminal",)),
-                ],
-            ),
-            _section(cost_tables.effective_speed_ups(analysis)),
-            _section(tables.quantities(analysis), figures.quantities(analysis)),
-            _section(measured.table(analysis), after=[Paragraph(measured.remark(analysis), NOT_IN_PAPER)]),
-            ReportSection("Failed runs", _failures(analysis)),
-            _section(tables.declarations(analysis)),
-            ReportSection("Provenance", [Definitions(provenance_text.provenance(analysis, launches))]),
-            ReportSection("How to reproduce", provenance_text.reproduction(analysis, launches)),
-        ],
-    )
-
-
-def _section(table: Table | ItemTable, *before: Part, after: Sequence[Part] = ()) -> ReportSection:
-    """Return the section of a table, under its title, with parts before and after it."""
-    return ReportSection(table.title, [*before, table, *after])
+PartsOf: TypeAlias = Callable[[Analysis], Part | Sequence[Part]]
+SectionsOf: TypeAlias = Callable[[Analysis], list[ReportSection]]
 
 
 def _answer(analysis: Analysis) -> list[Part]:
@@ -169,3 +108,88 @@ def _failures(analysis: Analysis) -> list[Part]:
     shown = [first[cause] for cause, _ in runs.most_common(MOST_TRACEBACKS)]
     tracebacks = [(Paragraph(row.trial, PAGE, ""), Code(str(row.error))) for row in shown]
     return [Bullets(phrasing.failures(analysis)), *(part for pair in tracebacks for part in pair)]
+
+
+def _section(title: str | None, *parts_of: PartsOf) -> SectionsOf:
+    """Return the function of an analysis that gives a section; without a title, it has that of its first table."""
+
+    def sections_of(analysis: Analysis) -> list[ReportSection]:
+        parts: list[Part] = []
+        for function in parts_of:
+            made = function(analysis)
+            parts += made if isinstance(made, Sequence) else [made]
+        tables_in = (part.title for part in parts if isinstance(part, Table | ItemTable))
+        return [ReportSection(next(tables_in) if title is None else title, parts)]
+
+    return sections_of
+
+
+def _sweeps(analysis: Analysis) -> list[ReportSection]:
+    """Return a section per sweep."""
+    pairs = [(figures.sweep(analysis, i), tables.sweep(analysis, i)) for i in range(len(analysis.sweeps))]
+    return [ReportSection(table.title, [figure, table]) for figure, table in pairs]
+
+
+SECTIONS: tuple[SectionsOf, ...] = (
+    _section("", figures.claims, _answer),
+    _section("Claims", tables.claims),
+    _section("Qualifications", lambda a: Bullets(verdicts.qualified_claims(a.claims))),
+    _section(None, tables.simple_effects),
+    _section(None, tables.without_diverged),
+    _section(
+        None,
+        figures.effects,
+        effect_tables.effects,
+        lambda a: Paragraph(phrasing.effects(a), NOT_IN_PAPER),
+        effect_tables.effects_on_cost,
+    ),
+    _section(None, tables.variances),
+    _section("Best values", lambda a: Bullets(phrasing.first_sweep_findings(a), LISTS)),
+    _sweeps,
+    _section(
+        "Scaling",
+        figures.scaling,
+        figures.joint_law,
+        lambda a: Bullets(scaling_text.findings(a), LISTS),
+        scaling_tables.scaling,
+    ),
+    _section("Learning curves", figures.curves),
+    _section("Heads", figures.heads_of_layers),
+    _section("Attention maps", figures.attention_maps),
+    _section("Logit lens", figures.lens),
+    _section("Exploratory contrasts", _explorations),
+    _section("Events", lambda a: Bullets(provenance_text.event_sentences(a.log), ("terminal",), "Event: ")),
+    _section("Limits", lambda a: Bullets(a.limits, NOT_IN_PAPER, "Limit: ")),
+    _section(None, figures.arms, tables.arms, _notes_on_arms),
+    _section(None, tables.evaluations),
+    _section("Data", data_card.of_study),
+    _section(
+        None,
+        figures.compute,
+        cost_tables.arm_costs,
+        lambda a: Paragraph(costs.summary(a), NOT_IN_PAPER),
+        lambda a: Bullets(costs.speed_ups_of_claims(a), ("terminal",)),
+    ),
+    _section(None, cost_tables.effective_speed_ups),
+    _section(None, figures.quantities, tables.quantities),
+    _section(None, measured.table, lambda a: Paragraph(measured.remark(a), NOT_IN_PAPER)),
+    _section("Failed runs", _failures),
+    _section(None, tables.declarations),
+)
+"""The sections in order, before those on how the results were made; each is left out where it has no content."""
+
+
+def document(analysis: Analysis, launches: Sequence[JsonObject] = ()) -> StudyReport:
+    """Return the report of a study or a probe: the question, the answer, and the evidence."""
+    origin = [
+        ReportSection("Provenance", [Definitions(provenance_text.provenance(analysis, launches))]),
+        ReportSection("How to reproduce", provenance_text.reproduction(analysis, launches)),
+    ]
+    return StudyReport(
+        name=analysis.study.name,
+        question=analysis.study.question,
+        about="; ".join(phrasing.describe_runs(analysis)),
+        answer=verdicts.verdict(analysis),
+        verdict=verdicts.worst_verdict(analysis),
+        sections=[*(section for sections_of in SECTIONS for section in sections_of(analysis)), *origin],
+    )

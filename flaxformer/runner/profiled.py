@@ -1,6 +1,14 @@
-"""Costs of profiled steps by part of the model: the times of a trace, joined with the program by its instructions."""
+"""Training in chunks with profiled steps among them, whose costs by part of the model are read from their trace.
 
+The times of a trace are joined with the program by its instructions.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from flaxformer.devices import distributed
 from flaxformer.runner.events import Message, Profiled
+from flaxformer.store.places import PROFILE
 from flaxformer.targets.devices import device_of
 from flaxformer.targets.part_costs import part_costs, total_cost
 from flaxformer.targets.texts import module_name
@@ -8,8 +16,32 @@ from flaxformer.targets.trace import instruction_seconds
 from flaxformer.targets.traffic import kernels_of
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.flops import flops_by_scope
-from flaxformer.training.profile import Trace
+from flaxformer.training.loop import TrainedSteps
+from flaxformer.training.profile import ProfiledSteps, Trace, profiled_chunks
 from flaxformer.training.run import Run
+from flaxformer.training.step import TrainState
+
+
+def train_with_profile(
+    profile: ProfiledSteps | None,
+    output: Path | None,
+    compiled: CompiledRun,
+    run: Run,
+    state: TrainState,
+    first: int,
+    last: int,
+    size: int,
+    example: Run,
+) -> Iterator[TrainedSteps | Profiled | Message]:
+    """Train as `train_chunks` does, and yield the costs of the profiled steps after their last chunk.
+
+    Args:
+      output: folder of the study or the job, in which the first process writes the trace; None to write none.
+      example: any run of the program.
+    """
+    folder = output / PROFILE if output is not None and distributed.is_coordinator() else None
+    for item in profiled_chunks(profile, folder, compiled, run, state, first, last, size):
+        yield profiled(item, compiled, example) if isinstance(item, Trace) else item
 
 
 def profiled(trace: Trace, compiled: CompiledRun, run: Run) -> Profiled | Message:

@@ -10,16 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flaxformer.devices import distributed
 from flaxformer.diagnostics import Diagnostics, diagnose
 from flaxformer.runner.compiled_runs import compiled_run
 from flaxformer.runner.events import Finished, Message, Profiled, Progressed
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.kept_weights import Keep, KeptWeights
 from flaxformer.runner.partial_runs import PartialRun, Progress
-from flaxformer.runner.profiled import profiled
+from flaxformer.runner.profiled import train_with_profile
 from flaxformer.runner.results import error_line, failed_row, finished_rows, is_out_of_memory
-from flaxformer.store.places import PROFILE
 from flaxformer.store.rows import Row
 from flaxformer.study import initial_weights
 from flaxformer.study.arm import Arm, Trial
@@ -30,7 +28,7 @@ from flaxformer.training.cost import run_cost
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.loop import TrainedSteps, chunk_steps
-from flaxformer.training.profile import ProfiledSteps, Trace, profiled_chunks
+from flaxformer.training.profile import ProfiledSteps
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState
 
@@ -52,8 +50,7 @@ class Program:
     ) -> None:
         began, interval = time.perf_counter(), group.example.training.interval
         self.group, self.device_group, self.stack_size = group, device_group, stack_size
-        output = execution.output if distributed.is_coordinator() else None
-        self.traces = output and output / PROFILE
+        self.output = execution.output
         self.chunk = chunk_steps(execution.chunk_steps, interval)
         self.compiled = compiled_run(
             group.example,
@@ -120,10 +117,10 @@ class Program:
         yield Progressed(self.group.name, len(trials), step, 0, step)
         if stops():
             return None
-        where = self.compiled, runs, progress.states, step, steps, self.chunk
-        for chunk in profiled_chunks(profile, self.traces, *where):
-            if isinstance(chunk, Trace):
-                yield profiled(chunk, self.compiled, self.group.example)
+        training = self.compiled, runs, progress.states, step, steps, self.chunk, self.group.example
+        for chunk in train_with_profile(profile, self.output, *training):
+            if not isinstance(chunk, TrainedSteps):
+                yield chunk
                 continue
             self._add(progress, chunk, runs, weights)
             progress.seconds = before + time.perf_counter() - began

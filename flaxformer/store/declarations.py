@@ -1,7 +1,6 @@
 """Declaration of a study in its folder; results of another recipe or of other code are refused, not mixed with it."""
 
 import contextlib
-import itertools
 from collections.abc import Collection
 from pathlib import Path
 
@@ -11,13 +10,13 @@ from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.declaration import Declaration, Recipe
 from flaxformer.store.leases import wait_for_dead_leases
-from flaxformer.store.places import SUPERSEDED
+from flaxformer.store.places import next_superseded
 from flaxformer.store.round_trip import check_round_trip
 from flaxformer.store.store import Store
 from flaxformer.store.weights import weights_folder
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
-from flaxformer.system.files import make_folder, set_aside
+from flaxformer.system.files import set_aside
 from flaxformer.system.json_differences import differences
 from flaxformer.system.typed_data import plain
 from flaxformer.system.user_code import changes, read_records
@@ -193,8 +192,5 @@ def _supersede(store: Store, trials: Collection[str]) -> None:
     old = [row for name, row in store.rows().items() if name in trials]
     if not old:
         return
-    folder = store.root / SUPERSEDED
-    make_folder(folder)
-    number = next(n for n in itertools.count(1) if not (folder / f"{n}.parquet").exists())
-    records.write_table(folder / f"{number}.parquet", old)
+    records.write_table(next_superseded(store.root, ".parquet"), old)
     store.remove_rows(trials)

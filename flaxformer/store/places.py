@@ -1,16 +1,18 @@
 """Names of the files and folders in a study's folder; `store.store` says what each holds."""
 
+import itertools
 import os
 from pathlib import Path
 
 from flaxformer.store.line_forms import LINES
 from flaxformer.system.errors import UserError
+from flaxformer.system.files import make_folder
 from flaxformer.system.links import DEEPEST
 
 RUNGS = "rungs"
 """Folder of the rungs of a halving: DIR/rungs/STEP is a study's folder with the results of all arms at that step."""
 SUPERSEDED = "superseded"
-"""Folder of the rows that were set aside after a change of code."""
+"""Folder of what was set aside after a change of code, or for another training, by number."""
 FIGURES, TABLES = "figures", "tables"
 """Folders that a report writes from the others."""
 TRACKERS = {"tensorboard": 0, "trackio": 1, "wandb": 0}
@@ -52,3 +54,10 @@ def check_kind(root: Path, kind: str) -> None:
     for name, other in MARKS.items():
         if other != kind and os.path.lexists(root / name):
             raise UserError(f"{root} holds {other} ({name}); expected a folder of its own for {kind} (--output)")
+
+
+def next_superseded(root: Path, ending: str = "") -> Path:
+    """Return the first of root/superseded/1ENDING, 2ENDING, ... that does not exist; the folder of them is made."""
+    make_folder(root / SUPERSEDED)
+    paths = (root / SUPERSEDED / f"{number}{ending}" for number in itertools.count(1))
+    return next(path for path in paths if not path.exists())

@@ -32,7 +32,8 @@ def check(component, reference, **fields):
 
     assert_equal(function, reference, weights, X)
     with jax.enable_x64(True):
-        return weights, with_aux(component.apply(*jax.tree.map(jnp.asarray, (weights, X)), context_of(X, **fields)))[1]
+        arguments = jax.tree.map(jnp.asarray, (weights, X))
+        return weights, with_aux(jax.jit(component.apply)(*arguments, context_of(X, **fields)))[1]
 
 
 def expert(up, down, x):

@@ -73,7 +73,7 @@ def names(module):
 
 
 def holding(config, **settings):
-    return in_nnx.Model.from_params(config, weights(config), **settings)
+    return in_nnx.Model(config, params=weights(config), **settings)
 
 
 def trained(config, key):
@@ -90,7 +90,7 @@ def trained(config, key):
 @families
 def test_nnx_module_equals_the_pure_function(name, mode):
     config = CONFIGS[name]
-    module = getattr(in_nnx, name).from_params(config, weights(config))
+    module = getattr(in_nnx, name)(config, params=weights(config))
     ours, theirs = given(name)
     expected = apply(weights(config), config, TOKENS, **theirs)
     np.testing.assert_array_equal(module(TOKENS, **ours), expected)
@@ -112,7 +112,7 @@ def test_rngs_draw_the_weights_of_init(mode):
 @pytest.mark.every(2, "long")
 def test_tied_head_has_no_leaf_of_its_own(mode):
     config = DECODER.replace(head=LanguageModel(tied=True))
-    module = in_nnx.Decoder.from_params(config, weights(config))
+    module = in_nnx.Decoder(config, params=weights(config))
     assert sum(v.size for v in jax.tree.leaves(nnx.state(module))) == count(specs(config))
     assert "head/matrix" not in names(module)
     answer = module(TOKENS)
@@ -163,12 +163,12 @@ def test_call_accepts_its_own_rngs(kind):
 def test_deterministic_is_required_if_training_differs_from_evaluation():
     statistics_only = NOISY.replace(dropout=None)
     for config in (NOISY, statistics_only, DECODER.replace(dropout=0.1), DECODER.with_encoder(dropout=0.1)):
-        module = in_nnx.Model.from_params(config, weights(config))
+        module = in_nnx.Model(config, params=weights(config))
         with pytest.raises(ValueError, match="deterministic is None"):
             module(TOKENS)
     with pytest.raises(ValueError, match="rngs is None"):
         holding(NOISY)(TOKENS, deterministic=False)
-    module = in_nnx.Encoder.from_params(statistics_only, weights(statistics_only), deterministic=False)
+    module = in_nnx.Encoder(statistics_only, params=weights(statistics_only), deterministic=False)
     module(TOKENS)  # needs no rngs, and updates statistics
     assert (module.params.final_norm.running.mean != weights(statistics_only).final_norm.running.mean).all()
 
@@ -246,7 +246,7 @@ def test_initialisation_maps_over_seeds(mode):
 @pytest.mark.every(2, "long")
 def test_scanned_layers_keep_their_layout(mode):
     config = DECODER.replace(layers=2)
-    module = in_nnx.Decoder.from_params(config, with_layout(weights(config), "scanned"))
+    module = in_nnx.Decoder(config, params=with_layout(weights(config), "scanned"))
     assert names(module)["blocks/attention/query"].shape == (2, 12, 3, 4)
     equal_trees(with_layout(module.params, "unrolled"), weights(config))
     drawn = in_nnx.Decoder(config, rngs=nnx.Rngs(0), layout="scanned").params
@@ -264,7 +264,7 @@ def test_a_config_of_another_family_is_refused(name):
 
 
 def test_invalid_settings_are_refused():
-    module = in_nnx.Decoder.from_params(DECODER, weights(DECODER))
+    module = in_nnx.Decoder(DECODER, params=weights(DECODER))
     with pytest.raises(TypeError, match="a model has no argument 'vaild'; did you mean 'valid'"):
         module(TOKENS, vaild=TOKENS > 0)
     with pytest.raises(ValueError, match="rngs and params are None"):
@@ -346,7 +346,7 @@ def test_linen_supports_user_components():
 
 def test_scanned_user_layers_update_their_statistics():
     scanned = with_layout(weights(OWN), "scanned")
-    module = in_nnx.Decoder.from_params(OWN, scanned, rngs=nnx.Rngs(dropout=4))
+    module = in_nnx.Decoder(OWN, params=scanned, rngs=nnx.Rngs(dropout=4))
     assert type(names(module)["blocks/feed_forward/mean"]) is nnx.BatchStat
     module(TOKENS, deterministic=False)
     _, moved = trained(OWN, nnx.Rngs(dropout=4).dropout.fork()())
