@@ -10,7 +10,7 @@ from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
 from flaxformer.store.declaration import Declaration, Recipe
 from flaxformer.store.leases import wait_for_dead_leases
-from flaxformer.store.places import next_superseded
+from flaxformer.store.places import SUPERSEDED, next_superseded
 from flaxformer.store.round_trip import check_round_trip
 from flaxformer.store.store import Store
 from flaxformer.store.weights import weights_folder
@@ -163,7 +163,7 @@ def _apply_code_change(
         _supersede(store, [row.trial for row in rows])
         new = replace(new, kept_measurements=())
         if reads and measured:
-            set_aside(store.root / "measurements.jsonl", "superseded")
+            set_aside(store.root / "measurements.jsonl", SUPERSEDED)
     elif measured:
         new = replace(new, kept_measurements=tuple(dict.fromkeys([*old.kept_measurements, old.measured_by])))
     return replace(new, code_changes=(*new.code_changes, *decided))
