@@ -21,8 +21,8 @@ def one_cpu_device_per_core() -> None:
 
     A number that JAX_NUM_CPU_DEVICES, XLA_FLAGS or `jax.config` has set stays, as do the devices once JAX has started.
     """
-    is_set = jax.config.read("jax_num_cpu_devices") > 0 or _FORCED.search(os.environ.get("XLA_FLAGS", ""))
-    if not is_set:
+    configured: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
+    if configured < 1 and not _FORCED.search(os.environ.get("XLA_FLAGS", "")):
         with contextlib.suppress(RuntimeError):  # JAX has started: its devices stay as they are
             jax.config.update("jax_num_cpu_devices", cpu_cores())
     two_threads_per_cpu_device()
