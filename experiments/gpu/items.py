@@ -80,13 +80,17 @@ ITEMS = (
     # the seconds of a run are not those of a GPU for itself. It continues program by program, so it gets what is left.
     Item(
         "catalog",
-        ("python experiments/catalog/effects.py --form gpu",),
+        (
+            "python experiments/catalog/effects.py --task text --form gpu",
+            "python experiments/catalog/effects.py --task spans --form gpu",
+            "python experiments/catalog/effects.py --task recall --form gpu",
+        ),
         minutes=12,
         least=2,
         folder=Path("runs/catalog"),
         needs=("experiments/catalog/effects.py",),
         processes=4,
-        quick=("--form quick --family norms",),
+        quick=("--form quick --family norms", "--form quick", "--form quick"),
         quick_minutes=0.75,  # it is interrupted, which a call on a GPU will do too
     ),
     # 15 programs, the five of length 64 first, of about 1 min each: 20 runs by 3,000 steps by 32,000 tokens of 8,192
