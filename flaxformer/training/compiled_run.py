@@ -157,7 +157,7 @@ class CompiledRun:
         """Yield the calls of evaluations and diagnostics."""
         yield self._evaluate(state, run, self._batches("evaluation"))
         for data in self._held_out.load_named("evaluation").values():
-            if not self._is_like_task(data):
+            if not self._is_like_task(run, data):
                 yield self._score(state, run, data)
         if self._functions.diagnose is not None:
             yield self._diagnose(state, run, self.data.shapes(run, 1))
