@@ -105,8 +105,10 @@ def finding(claim: JudgedClaim) -> str:
     clauses = [f"{effect(claim)}, claimed {claim_text(claim)}"]
     if n > 1:
         clauses.append(f"holds at {judged.holding} of {count_of(n, 'seed')}")
-        tested = f"p {p_value(judged.p_holm)} after Holm" if judged.can_decide else "no verdict"
-        clauses.append(tested if judged.effect.sd else "no test, as all differences are equal")
+        if not judged.effect.sd:
+            clauses.append("no test, as all differences are equal")
+        elif judged.can_decide:  # else, a qualification says that there is no verdict
+            clauses.append(f"p {p_value(judged.p_holm)} after Holm")
     return "; ".join(clauses)
 
 
