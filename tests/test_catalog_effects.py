@@ -161,6 +161,22 @@ def test_times_are_those_of_the_arms_of_a_file(scripts, tmp_path):
     assert page.with_times(effects, file)["step_time"].to_list() == [None, 1.25]
 
 
+@pytest.mark.slow
+def test_a_step_of_an_arm_is_timed_beside_the_baseline(scripts, monkeypatch):
+    arms, _, _ = scripts
+    import step_times
+
+    monkeypatch.setattr(step_times, "ROUNDS", 3)
+    monkeypatch.setattr(step_times, "WINDOW", 0.05)
+    labels = list(arms.arms_by_family()["feed-forward"])
+    rows = step_times.ratios("text", "quick", "feed-forward", [label for label in labels if label != "twice as wide"])
+    [row] = rows
+    assert row["arm"] == "twice as wide"
+    assert 0 < row["smallest"] <= row["step_time"] <= row["largest"]
+    assert list(step_times.ratios("text", "quick", "feed-forward", labels)) == []
+    del sys.modules["step_times"]
+
+
 def test_the_readme_is_what_the_recorded_results_give(scripts):
     _, _, page = scripts
     assert (FOLDER / "README.md").read_text() == page.readme(page.read_answers())
