@@ -132,6 +132,11 @@ SIZES: Mapping[str, Changes] = {
     "Based": {"model.attention.d_key": 8},
     "bigram embedding": {"model.feed_forward.rows": 1024},
     "block selection": {"model.attention.block": 8, "model.attention.selected": 3},
+    "DeepSeek sparse": {
+        "model.attention.selected": 16,
+        "model.attention.index_heads": 4,
+        "model.attention.index_width": 16,
+    },
     "clipped experts": {"model.feed_forward.d_ff": 64},
     "Engram": {
         "model.pattern": (Block(), Block(feed_forward=EngramNetwork(d_ff=192, hashes=2, rows=509, slot=16))),

@@ -38,7 +38,6 @@ verdicts, and why they may differ from what was published are in [effects](effec
 ABSENT = {
     "Distillation from a kept run": "its arms name the folder of a teacher, so that it is an example with a study: a "
     "task and a loss term in [`examples/distillation.py`](../examples/distillation.py)",
-    "DeepSeek sparse attention": "it has not been written; native sparse attention and block selection have",
     "Shampoo": "SOAP is Adam in the eigenbasis of its preconditioner; Shampoo by itself has not been written",
     "Sophia": "its estimate of the Hessian's diagonal is a second gradient, of sampled targets; a step takes one",
 }

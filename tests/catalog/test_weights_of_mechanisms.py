@@ -22,6 +22,7 @@ PER_LAYER = {
         5 * (D + K * H) + 3 * K * H + D * K + K,
     ),
     "native_sparse_attention": ({}, 3 * D * N),
+    "deepseek_sparse_attention": ({"attention.index_heads": 3, "attention.index_width": 4}, D * (3 * 4 + 4 + 3)),
     "gated_norm": ({"norm_kind.rank": 3}, 2 * (2 * 3 * D)),
     "latent_experts": (
         {"feed_forward.d_latent": 7, "feed_forward.experts": 5, "feed_forward.d_ff": F},
