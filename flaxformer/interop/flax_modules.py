@@ -21,7 +21,6 @@ from flaxformer.model import ForwardInputs, Transformer, run, specs
 from flaxformer.model.blocks import BlockParams
 from flaxformer.model.layout import Layout
 from flaxformer.model.weights import stack_like, with_layout
-from flaxformer.nn.dropout import dropout
 from flaxformer.nn.masks import Causal, Explicit, Mask
 from flaxformer.system.errors import UserError, did_you_mean
 
@@ -223,15 +222,13 @@ def attend(
     config: ModelConfig,
     inputs: AttentionInputs,
     mask: Mask | Array | None,
-    *,
     cache: HeadCache | None,
-    dropout_rate: float,
-    dropout_key: Array | None,
+    drop: Callable[[Array], Array] | None,
     return_weights: bool,
 ) -> tuple[Float[Array, "*batch T D_out"], Float[Array, "*batch N T S"] | None, HeadCache | None]:
     """Return the output of multi-head attention, on request its weights A, and the extended cache.
 
-    With a key, A has dropout before it is applied. With a cache, query t attends to all earlier positions.
+    `drop` is the dropout of A before it is applied. With a cache, query t attends to all earlier positions.
 
     Raises:
       ValueError: inputs_v without inputs_k, inputs of another width than the weights', or a full cache.
@@ -242,8 +239,8 @@ def attend(
     if cache is not None:
         mask, cache = Causal(cache.cache_index) & mask, cache.append(read)
         read = KeysValues(cache.cached_key, cache.cached_value)
-    drop = None if dropout_key is None else {"weights": lambda weights: dropout(dropout_key, dropout_rate, weights)}
-    context = context.replace(mask=mask, return_intermediates=return_weights, edits=Edits.of(drop))
+    edits = Edits.of(None if drop is None else {"weights": drop})
+    context = context.replace(mask=mask, return_intermediates=return_weights, edits=edits)
     y, aux = config.cross.read(params, inputs[0], read, context)
     return y, aux.intermediates.get("weights"), cache
 

@@ -24,6 +24,7 @@ from flaxformer.interop import flax_modules
 from flaxformer.interop.flax_modules import HeadCache
 from flaxformer.model import Transformer, init
 from flaxformer.model.layout import Layout
+from flaxformer.nn.dropout import dropout
 from flaxformer.nn.masks import Mask
 
 Collections = Mapping[str, Mapping[str, PyTree]]
@@ -104,14 +105,10 @@ class Model(_Holder):
         mask: Mask | Array | None = None,
         **arguments: Array | None,
     ) -> Float[Array, "..."]:
-        """Return the model's output, as `flaxformer.model.apply`; losses of components are sown into "losses".
+        """Return the model's output, with arguments as in `interop.nnx.Model`; losses are sown into "losses".
 
-        Args:
-          inputs: tokens [*batch, T], vectors or images, according to the config.
-          deterministic: False applies dropout with `make_rng("dropout")`, and a BatchNorm normalises by the batch and
-            updates its statistics (mutable=["batch_stats"]).
-          mask: mask of self-attention: a `Mask`, or an array [*batch, heads, T, S], nonzero at allowed pairs.
-          arguments: padding, positions, a source and so on; see `flaxformer.model.ForwardInputs`.
+        With `deterministic=False`, `make_rng("dropout")` draws random numbers, and statistics of the batch need
+        mutable=["batch_stats"].
 
         Raises:
           UserError: the config is not of the class's family.
@@ -189,21 +186,15 @@ class MultiHeadAttention(_Holder):
         width, read_width = inputs_q.shape[-1], (inputs_q if inputs_k is None else inputs_k).shape[-1]
         sizes = (self.num_heads, width, self.qkv_features, self.num_kv_heads, read_width)
         config = flax_modules.attention_config(*sizes, self.use_bias, self.normalize_qk, self.options)
-        params, key = self._weights(*flax_modules.attention_weights(config, self.out_features)), None
+        params, drop = self._weights(*flax_modules.attention_weights(config, self.out_features)), None
         if self.dropout_rate > 0 and not nn.merge_param("deterministic", self.deterministic, deterministic):
             key = self.make_rng("dropout") if dropout_rng is None else dropout_rng
+            drop = functools.partial(dropout, key, self.dropout_rate)
         is_extended = self.has_variable("cache", "cache_index")  # not in the call that creates the cache
         stored = self._cache(config, inputs_q if inputs_k is None else inputs_k) if self.decode else {}
-        y, weights, cache = flax_modules.attend(
-            params,
-            config,
-            (inputs_q, inputs_k, inputs_v),
-            mask,
-            cache=HeadCache(**{name: variable.value for name, variable in stored.items()}) if is_extended else None,
-            dropout_rate=self.dropout_rate,
-            dropout_key=key,
-            return_weights=sow_weights,
-        )
+        former = HeadCache(**{name: variable.value for name, variable in stored.items()}) if is_extended else None
+        inputs = (inputs_q, inputs_k, inputs_v)
+        y, weights, cache = flax_modules.attend(params, config, inputs, mask, former, drop, sow_weights)
         for name, variable in stored.items() if cache is not None else ():
             variable.value = getattr(cache, name)
         if sow_weights:

@@ -10,6 +10,7 @@ argument: split off all variables other than `nnx.Param`, and merge them inside 
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ from flaxformer.interop import flax_modules
 from flaxformer.interop.flax_modules import HeadCache
 from flaxformer.model import Transformer, init
 from flaxformer.model.layout import Layout
+from flaxformer.nn.dropout import dropout
 from flaxformer.nn.masks import Causal, Mask
 
 Randomness = nnx.Rngs | nnx.RngStream | Array
@@ -254,17 +256,11 @@ class MultiHeadAttention(Holder):
           ValueError: inputs of wrong width, or decoding without a cache or beyond its capacity.
         """
         cache = self._cache() if (self.decode if decode is None else decode) else None
+        mask = Causal() & flax_modules.as_mask(mask) if is_causal and cache is None else mask
         is_dropping = self.dropout_rate > 0 and not self._is_deterministic(deterministic)
-        y, weights, cache = flax_modules.attend(
-            self.params,
-            self.config,
-            (inputs_q, inputs_k, inputs_v),
-            Causal() & flax_modules.as_mask(mask) if is_causal and cache is None else mask,
-            cache=cache,
-            dropout_rate=self.dropout_rate,
-            dropout_key=self._key(rngs) if is_dropping else None,
-            return_weights=sow_weights,
-        )
+        drop = functools.partial(dropout, self._key(rngs), self.dropout_rate) if is_dropping else None
+        inputs = (inputs_q, inputs_k, inputs_v)
+        y, weights, cache = flax_modules.attend(self.params, self.config, inputs, mask, cache, drop, sow_weights)
         for name, value in cache._asdict().items() if cache is not None else ():
             getattr(self, name)[...] = value
         if sow_weights:
