@@ -21,8 +21,8 @@ def one_cpu_device_per_core() -> None:
 
     A number that JAX_NUM_CPU_DEVICES, XLA_FLAGS or `jax.config` has set stays, as do the devices once JAX has started.
     """
-    configured: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
-    if configured < 1 and not _FORCED.search(os.environ.get("XLA_FLAGS", "")):
+    is_configured = jax.config.values["jax_num_cpu_devices"] > 0
+    if not is_configured and not _FORCED.search(os.environ.get("XLA_FLAGS", "")):
         with contextlib.suppress(RuntimeError):  # JAX has started: its devices stay as they are
             jax.config.update("jax_num_cpu_devices", cpu_cores())
     two_threads_per_cpu_device()
