@@ -142,7 +142,10 @@ def _repeating(former: Callable[["sys.UnraisableHookArgs"], object]) -> Callable
         if interrupted.is_set() and issubclass(dropped.exc_type, KeyboardInterrupt):
             timer = threading.Timer(SECONDS_TO_REPEAT, _repeat)
             timer.daemon = True
-            timer.start()
+            try:
+                timer.start()
+            except KeyboardInterrupt:  # of a busy machine, whose timer was faster than the return of `start`
+                hook(dropped)
         else:
             former(dropped)
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -54,6 +55,17 @@ def in_a_deletion() -> None:
     Finalized()
 
 
+def in_a_deletion_and_its_repetition() -> None:
+    patch = pytest.MonkeyPatch()
+
+    def start(timer: threading.Timer) -> None:
+        patch.undo()
+        send()
+
+    patch.setattr(threading.Timer, "start", start)
+    in_a_deletion()
+
+
 def in_a_callback_of_a_weak_reference() -> None:
     def target() -> None:
         pass
@@ -83,6 +95,7 @@ def swallowed_at_the_end() -> None:
     [
         in_a_callback_of_the_garbage_collector,
         in_a_deletion,
+        in_a_deletion_and_its_repetition,
         in_a_callback_of_a_weak_reference,
         turned_into_another_exception,
         swallowed_at_the_end,
