@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,10 +127,18 @@ def is_written(kind: str, name: str) -> bool:
 # --- events --------------------------------------------------------------------------------------------------
 
 
-def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    """Record an audit event, if user code caused it."""
-    kind = EVENTS.get(event)
-    if kind is None or sys.is_finalizing() or getattr(_state.inside, "busy", False) or not arguments:
+def _audit(
+    event: str,
+    arguments: tuple[object, ...],
+    events: Mapping[str, str] = EVENTS,
+    is_finalizing: Callable[[], bool] = sys.is_finalizing,
+) -> None:
+    """Record an audit event, if user code caused it.
+
+    The defaults are there until the end of the process, when the names of the module are not any more.
+    """
+    kind = events.get(event)
+    if kind is None or is_finalizing() or getattr(_state.inside, "busy", False) or not arguments:
         return
     argument = "." if arguments[0] is None else arguments[1] if event == "os.rename" else arguments[0]
     if not isinstance(argument, str | bytes | os.PathLike):
