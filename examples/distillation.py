@@ -122,6 +122,9 @@ class Distillation(LossTerm):
     def value(self, params: Transformer, outcome: ModelOutput, batch: Batch) -> tuple[Array, Array]:
         if not isinstance(batch, TaughtBatch):
             raise UserError("loss_terms has Distillation; expected a task Distilled, which has a teacher")
+        if batch.teacher.shape != outcome.output.shape:
+            shapes = f"{batch.teacher.shape}, and those of the model {outcome.output.shape}"
+            raise UserError(f"the logits of the teacher have the shape {shapes}; expected the same vocabulary")
         expected = jax.nn.log_softmax(batch.teacher / self.temperature)
         predicted = jax.nn.log_softmax(outcome.output / self.temperature)
         divergence = (jnp.exp(expected) * (expected - predicted)).sum(-1)

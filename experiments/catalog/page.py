@@ -359,7 +359,8 @@ def times_text(answer: Answer) -> str:
     machines = ", ".join(sorted(answer.effects["machine"].drop_nulls().unique()))
     return (
         " The time per step is relative to the baseline's, measured in turns in one process (step_times.py); the "
-        f"speed-up in time is that in compute, at these times. Machine: {machines}."
+        "speed-up in time is that in compute at these times, whose own spread is not in its interval. Machine: "
+        f"{machines}."
     )
 
 

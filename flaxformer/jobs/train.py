@@ -146,7 +146,7 @@ def _steps(
         yield from evaluate(state, step)
         is_initial_due = False
     profile = None if job.profile is None else ProfiledSteps.parse(job.profile)
-    for chunk in train_with_profile(profile, job.output, compiled, run, state, step, steps, size, run):
+    for chunk in train_with_profile(profile, job.output, compiled, run, state, step, steps, size):
         if not isinstance(chunk, TrainedSteps):
             yield chunk
             continue

@@ -24,6 +24,7 @@ from flaxformer.model.weights import Transformer
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.partial_runs import CodeByArm
 from flaxformer.store.checks import is_finished
+from flaxformer.store.places import SUPERSEDED
 from flaxformer.store.store import Store
 from flaxformer.store.weights import WeightsToKeep, weights_folder
 from flaxformer.study.arm import Trial
@@ -176,7 +177,7 @@ def _prepare(folder: Path, trial: Trial, code: CodeByArm, code_copy: str | None)
     try:
         write()
     except UserError:
-        files.set_aside(folder, "superseded")
+        files.set_aside(folder, SUPERSEDED)
         write()
 
 

@@ -31,30 +31,24 @@ def train_with_profile(
     first: int,
     last: int,
     size: int,
-    example: Run,
 ) -> Iterator[TrainedSteps | Profiled | Message]:
     """Train as `train_chunks` does, and yield the costs of the profiled steps after their last chunk.
 
     Args:
       output: folder of the study or the job, in which the first process writes the trace; None to write none.
-      example: any run of the program.
     """
     folder = output / PROFILE if output is not None and distributed.is_coordinator() else None
     for item in profiled_chunks(profile, folder, compiled, run, state, first, last, size):
-        yield profiled(item, compiled, example) if isinstance(item, Trace) else item
+        yield profiled(item, compiled) if isinstance(item, Trace) else item
 
 
-def profiled(trace: Trace, compiled: CompiledRun, run: Run) -> Profiled | Message:
-    """Return the costs of the steps of a trace, per device and step; or what is wrong with it.
-
-    Args:
-      run: any run of the program; FLOPs are those of all its runs.
-    """
+def profiled(trace: Trace, compiled: CompiledRun) -> Profiled | Message:
+    """Return the costs of the steps of a trace, per device and step, of all runs of the program; or what is wrong."""
     if trace.error:
         return Message(f"there is no profile ({trace.error}); training continues")
     text, devices = compiled.programs[trace.program].as_text() or "", compiled.device_group.devices
     seconds = instruction_seconds(trace.folder, module_name(text), [device.id for device in devices])
-    runs, precision, kind = compiled.stack_size or 1, run.training.precision, devices[0].device_kind
+    run, runs, kind = compiled.example, compiled.stack_size or 1, devices[0].device_kind
     costs = part_costs(
         kernels_of(text),
         seconds,
@@ -62,7 +56,7 @@ def profiled(trace: Trace, compiled: CompiledRun, run: Run) -> Profiled | Messag
         (trace.steps, trace.chunk),
         len(devices),
         device_of(kind),
-        precision,
+        run.training.precision,
     )
-    total = total_cost(costs, device_of(kind), precision)
+    total = total_cost(costs, device_of(kind), run.training.precision)
     return Profiled(trace.folder, trace.first, trace.last, trace.seconds / trace.steps, tuple(costs), total, kind)

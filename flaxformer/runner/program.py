@@ -117,8 +117,8 @@ class Program:
         yield Progressed(self.group.name, len(trials), step, 0, step)
         if stops():
             return None
-        training = self.compiled, runs, progress.states, step, steps, self.chunk, self.group.example
-        for chunk in train_with_profile(profile, self.output, *training):
+        where = self.compiled, runs, progress.states, step, steps, self.chunk
+        for chunk in train_with_profile(profile, self.output, *where):
             if not isinstance(chunk, TrainedSteps):
                 yield chunk
                 continue

@@ -167,7 +167,7 @@ def _check_points(
         if (wrong := np.flatnonzero(~((values >= 1 / LARGEST) & (values <= LARGEST)))).size:
             without = " without embeddings" if embeddings is not None and name == "parameters" else ""
             raise UserError(
-                f"{name}{without} of point {wrong[0]} is {values[wrong[0]]:g}; expected a finite number above 0, "
+                f"{name}{without} of point {wrong[0]} is {values[wrong[0]]:g}; expected a finite number "
                 f"from {1 / LARGEST:g} to {LARGEST:g}"
             )
     if len(arrays["losses"]) < FEWEST_POINTS:

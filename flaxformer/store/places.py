@@ -57,7 +57,7 @@ def check_kind(root: Path, kind: str) -> None:
 
 
 def next_superseded(root: Path, ending: str = "") -> Path:
-    """Return the first of root/superseded/1ENDING, 2ENDING, ... that does not exist; the folder of them is made."""
+    """Return root/superseded/N with an ending, for the first N from 1 on that is free; root/superseded is made."""
     make_folder(root / SUPERSEDED)
     paths = (root / SUPERSEDED / f"{number}{ending}" for number in itertools.count(1))
     return next(path for path in paths if not path.exists())

@@ -3,7 +3,7 @@
 A handler raises KeyboardInterrupt wherever the main thread is. Python drops an exception that is raised in a callback
 of its garbage collector (JAX has one), of a weak reference, or in `__del__`. Such a drop is reported to
 `sys.unraisablehook`, which here sends the signal again, until it arrives at a place where it counts. A library may also
-turn the exception into another one; `interrupted` stays set, and the command ends as interrupted all the same.
+turn the exception into another one; `interrupted` stays set, and the command still ends as interrupted.
 
 Python calls no handler while the main thread is in native code, such as the compiler of XLA. `watch_signals` starts a
 thread that sees each signal at once, and ends the process where nothing would be lost.
@@ -144,7 +144,7 @@ def _repeating(former: Callable[["sys.UnraisableHookArgs"], object]) -> Callable
             timer.daemon = True
             try:
                 timer.start()
-            except KeyboardInterrupt:  # of a busy machine, whose timer was faster than the return of `start`
+            except KeyboardInterrupt:  # on a busy machine, the timer may fire before `start` returns
                 hook(dropped)
         else:
             former(dropped)

@@ -74,7 +74,7 @@ class CompiledRun:
         diagnose: DiagnoseNext | None = None,
     ) -> None:
         check_offload(run, device_group.devices, is_stacked=stack_size is not None)
-        self.device_group, self.stack_size = device_group, stack_size
+        self.example, self.device_group, self.stack_size = run, device_group, stack_size
         self.data = TrainingData(run.task, device_group, stack_size)
         self._platform = device_group.devices[0].platform
         self.programs: dict[str, jax.stages.Compiled] = {}
@@ -232,8 +232,8 @@ class CompiledRun:
 
     def _is_like_task(self, run: Run, data: EvaluationData) -> bool:
         """True if the program of the task's own evaluation set gives the scores of these data too."""
-        if self._has_parts or self._functions.has_measure or not isinstance(data, TaskData):
-            return False
+        if self._has_parts or self._functions.has_measure or type(data) is not TaskData:
+            return False  # a subclass may have scores of another kind
         is_alike = shapes_of(data.batches) == shapes_of(self._batches("evaluation"))
         return is_alike and data.bits_per_nat == run.task.bits_per_nat
 

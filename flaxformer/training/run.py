@@ -28,8 +28,8 @@ class Training(Config):
     """Length of training, interval of evaluations, and how a step is computed.
 
     micro_batches: parts of a batch, computed one after another to save memory; the gradient is that of the whole
-    batch, with the same dropout, up to rounding, but for losses of components that are no means over tokens, such as a
-    balance of experts. None is 1, except on a CPU (`training.micro_batches`).
+    batch, with the same dropout, up to rounding, except for losses of components that are not means over tokens, such
+    as a balance of experts. None is 1, except on a CPU (`training.micro_batches`).
 
     ema: evaluate a running mean of the weights after each step, in which a step counts `ema` times the one after it.
 

@@ -49,11 +49,12 @@ def test_the_loss_has_the_divergence_from_the_teacher(taught, tmp_path):
     assert taught.task.replace(teacher="runs/other").fingerprint() != before
     with pytest.raises(UserError, match="expected a task Distilled"):
         loss(params, plain.replace(loss_terms=taught.loss_terms), plain.task.load().batch(jax.random.key(1), 0), None)
+    wider = taught.replace(model=taught.model.replace(vocabulary=taught.model.vocabulary + 1))
+    with pytest.raises(UserError, match="expected the same vocabulary"):
+        loss(start(wider).params, wider, batch, None)
     micro = replace_at(taught, {"training.micro_batches": 3})
     state, arrays = start(taught), jax.tree.map(jnp.asarray, taught)
-    whole, divided = (
-        flaxformer.train_step(state, run.replace(training=run.training), batch)[1] for run in (arrays, micro)
-    )
+    whole, divided = (flaxformer.train_step(state, run, batch)[1] for run in (arrays, micro))
     np.testing.assert_allclose(whole["gradient_norm"], divided["gradient_norm"], rtol=1e-4)
 
 

@@ -37,7 +37,7 @@ from flaxformer.tasks import (
     Reverse,
     Sort,
 )
-from flaxformer.tasks.evaluations import TAKEN
+from flaxformer.tasks.evaluations import TAKEN, TaskData
 from flaxformer.training import Run, Seeds, Training, evaluate, evaluation_params, start
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import DeviceGroup
@@ -112,6 +112,31 @@ def test_evaluations_of_one_shape_share_a_program():
     found = compiled.evaluate(compiled.start(arrays), arrays)
     assert found["again_loss"] == found["long_loss"] != found["other_loss"]
     # The sets of sort have the shapes of the task's own.
+    assert sorted(compiled.programs) == ["evaluate", "score 0", "start"]
+
+
+class TwiceTheLoss(TaskData):
+    """Data of a task whose scores are not those of the task."""
+
+    def scores(self, sums, examples):
+        return {name: 2 * value for name, value in super().scores(sums, examples).items()}
+
+
+class Doubled(EvaluationSet):
+    """Evaluation with such data."""
+
+    def load(self):
+        plain = super().load()
+        return TwiceTheLoss(plain.batches, plain.bits_per_nat)
+
+
+@pytest.mark.long
+def test_data_of_a_task_with_scores_of_their_own_have_their_own_program():
+    sets = (EvaluationSet(name="plain", task=BASELINE.task), Doubled(name="doubled", task=BASELINE.task))
+    run = BASELINE.replace(evaluations=sets)
+    compiled, arrays = CompiledRun(run, DeviceGroup.of(None)), jax.tree.map(jnp.asarray, run)
+    scores = compiled.evaluate(compiled.start(arrays), arrays)
+    assert scores["doubled_loss"] == pytest.approx(2 * scores["plain_loss"])
     assert sorted(compiled.programs) == ["evaluate", "score 0", "start"]
 
 

@@ -135,7 +135,7 @@ def _audit(
 ) -> None:
     """Record an audit event, if user code caused it.
 
-    The defaults are there until the end of the process, when the names of the module are not any more.
+    Default arguments outlive the names of the module, which the interpreter clears before its last events.
     """
     kind = events.get(event)
     if kind is None or is_finalizing() or getattr(_state.inside, "busy", False) or not arguments:
