@@ -1,4 +1,4 @@
-"""Every file in experiments/ and experiments/published/ loads, plans, and takes a training step in two programs."""
+"""Every file of a study in experiments/ loads and plans; those at its top and in published/ take a training step too."""
 
 import math
 from pathlib import Path
@@ -9,10 +9,24 @@ import pytest
 
 from flaxformer.study.load import load_study
 from flaxformer.study.program_groups import groups
+from flaxformer.system.errors import UserError
 from flaxformer.training import start, train_step
 
 FOLDER = Path(__file__).parents[1] / "experiments"
 FILES = sorted([*FOLDER.glob("*.py"), *(file for file in FOLDER.glob("published/*.py") if file.stem != "records")])
+FURTHER = sorted(file for name in ("components", "inversions", "studies") for file in FOLDER.glob(f"{name}/*.py"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("file", FURTHER, ids=lambda file: file.stem)
+def test_further_studies_plan(file):
+    if file.stem == "norms_at_their_rates":  # it reads the results of another study
+        with pytest.raises(UserError, match="runs/rates_of_norms holds no study"):
+            load_study(file)
+        return
+    study = load_study(file)
+    trials = study.trials()
+    assert sum(group.size for group in groups(trials)) == len(trials) == len(study.arms()) * len(study.seeds)
 
 
 @pytest.mark.slow

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from flaxformer.cli.parsing import parse
-from flaxformer.report.provenance_text import words_of
+from flaxformer.store.line_forms import command_words
 from flaxformer.system.digests import JsonObject
 
 
 def last_command(launches: Sequence[JsonObject]) -> Any:
     """Return the arguments of the last recorded command `run`; None without one."""
     command = next((launch["command"] for launch in reversed(launches) if launch.get("command")), "")
-    words = words_of(command)[1:]
+    words = command_words(command)[1:]
     return parse(words) if words[:1] == ["run"] else None
 
 

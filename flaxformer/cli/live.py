@@ -1,32 +1,14 @@
-"""A page of a folder that is up to date while the folder is worked on: `run --live`, `train --live`, `status --serve`.
-
-A study whose runs are not all there has its progress, and no estimate: a look before the end would be an interim
-analysis. Once it is complete, its report is shown; of training jobs and ledgers, always what there is.
-"""
+"""A page of a folder that is up to date while a command trains in it: `run --live`, `train --live`."""
 
 import contextlib
-import http.server
 import threading
 import time
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from flaxformer.analysis.analysis import analyse
-from flaxformer.cli.study_progress import groups_table, is_over, lease_line, summary
-from flaxformer.ledger.page import document as ledger_document
-from flaxformer.ledger.reading import is_ledger, read_ledger
-from flaxformer.report import figures, page
-from flaxformer.report.document import document
-from flaxformer.report.job import is_job, job_document, read_job
-from flaxformer.report.sections import Bullets, Figure, ReportSection, StudyReport
-from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.places import LIVE, REPORT
-from flaxformer.store.status import StudyStatus, status
-from flaxformer.store.store import Store, read_lines
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import write_atomically
 from flaxformer.system.links import check_file
@@ -36,55 +18,6 @@ SECONDS_BETWEEN_PAGES = 5
 SHARE_OF_TIME = 0.05
 """Largest share of the time of training that goes into writing the page."""
 TO_REPORT = f'<!doctype html>\n<meta http-equiv="refresh" content="0; url={REPORT}">\n<a href="{REPORT}">Report</a>\n'
-HOST = "127.0.0.1"
-HOSTS = {HOST, "localhost"}
-"""Names by which the page may be asked for; another name would be that of a page elsewhere."""
-HEADERS = {
-    "Content-Type": "text/html; charset=utf-8",
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'",
-}
-LAST_PORT = 65_535
-
-
-def page_of(folder: Path) -> str:
-    """Return the page of a folder as it is now; it refreshes itself until there is nothing more to come."""
-    report, is_complete = _report_of(folder)
-    drawn = figures.draw_for_notebook(part for part in report.parts if isinstance(part, Figure))
-    text = page.render(report, drawn)
-    refresh = f'<meta http-equiv="refresh" content="{SECONDS_BETWEEN_PAGES}">'
-    return text if is_complete else text.replace("<head>", f"<head>\n{refresh}", 1)
-
-
-def _report_of(folder: Path) -> tuple[StudyReport, bool]:
-    """The report, and whether it is the last one; a ledger may always get another attempt."""
-    if is_ledger(folder):
-        return ledger_document(read_ledger(folder)), False
-    if is_job(folder):
-        job = read_job(folder)
-        return job_document(job), job.is_finished or job.has_diverged
-    store = Store(folder)
-    progress = status(store)
-    if not is_over(progress):
-        return _progress(store, progress), False
-    return document(analyse(store), read_lines(folder / LAUNCHES)), True
-
-
-def _progress(store: Store, progress: StudyStatus) -> StudyReport:
-    """The progress of a study as a report without results."""
-    declared = store.read_declaration()
-    damaged = [f"{name} is damaged ({what})." for name, what in progress["damaged"].items()]
-    return StudyReport(
-        name=declared.name,
-        question=declared.question,
-        about="verdicts follow when every run has ended",
-        answer=f"{summary(progress)}.",
-        verdict="",
-        sections=[
-            ReportSection("Programs", [groups_table(progress)]),
-            ReportSection("Processes", [Bullets([*map(lease_line, progress["leases"]), *damaged])]),
-        ],
-    )
 
 
 @contextlib.contextmanager
@@ -110,6 +43,8 @@ def live_page(folder: Path, is_wanted: bool, console: Console) -> Iterator[None]
 
 
 def _keep_writing(folder: Path, is_over: threading.Event) -> None:
+    from flaxformer.cli.folder_page import page_of  # here, since importing the parts of reports takes half a second
+
     seconds = 0.0
     while not is_over.wait(max(SECONDS_BETWEEN_PAGES, seconds / SHARE_OF_TIME) if seconds else 0.5):
         began = time.monotonic()
@@ -121,65 +56,3 @@ def _keep_writing(folder: Path, is_over: threading.Event) -> None:
 def _write(folder: Path, text: str) -> None:
     check_file(folder / LIVE)
     write_atomically(folder / LIVE, text.encode(errors="replace"))
-
-
-def _handler_of(folder: Path) -> type[http.server.BaseHTTPRequestHandler]:
-    """The handler that answers `GET /` with the page of a folder, and everything else with an error."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # the name of the base class
-            if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in HOSTS:
-                self.send_error(403, f"ask for http://{HOST}")
-            elif urlsplit(self.path).path != "/":
-                self.send_error(404)
-            else:
-                self._send_page()
-
-        def _send_page(self) -> None:
-            try:
-                code, text = 200, page_of(folder)
-            except (UserError, OSError) as error:
-                code, text = 500, f"<pre>{escape(str(error))}</pre>"
-            content = text.encode(errors="replace")
-            self.send_response(code)
-            for name, value in HEADERS.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *values: object) -> None:  # noqa: A002  # the name of the base class
-            pass
-
-    return Handler
-
-
-def server_of(folder: Path, port: int) -> http.server.HTTPServer:
-    """Return a server of the page, which begins to serve with `serve_forever`; port 0 is a free one.
-
-    Raises:
-      UserError: the port is not one, or is taken.
-    """
-    if not 0 <= port <= LAST_PORT:
-        raise UserError(f"--serve is {port}; expected a port from 0 (a free one) to {LAST_PORT:,}")
-    try:
-        return http.server.HTTPServer((HOST, port), _handler_of(folder))
-    except OSError as error:
-        raise UserError(f"port {port} of {HOST} cannot be used: {error.strerror}; expected another --serve") from None
-
-
-def serve(folder: Path, port: int, console: Console) -> int:
-    """Serve the page until the command is interrupted."""
-    page_of(folder)  # a folder without results is a mistake of the command
-    with server_of(folder, port) as server:
-        console.print(
-            f"http://{HOST}:{server.server_port} shows {folder} until Ctrl-C", highlight=False, soft_wrap=True
-        )
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            while thread.is_alive():
-                thread.join(0.5)
-        finally:
-            server.shutdown()
-    return 0

@@ -13,6 +13,7 @@ from flaxformer.analysis import noise
 from flaxformer.cli import target
 from flaxformer.cli.arguments import Plan
 from flaxformer.cli.remat import remat_table
+from flaxformer.cli.show import show_data
 from flaxformer.cli.study import load
 from flaxformer.cli.terminal import print_json
 from flaxformer.config import ModelConfig
@@ -36,7 +37,6 @@ from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.study.tracing import check_traces
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.wording import count_of, duration, with_prefix
-from flaxformer.tasks import Task
 from flaxformer.training.flops import uncounted_primitives
 from flaxformer.training.memory import excess
 
@@ -160,14 +160,6 @@ def power(study: Study, floor: noise.Noise | None) -> Iterator[str]:
             work = duration(seeds * len(study.arms()) * floor.seconds)
             needed = f"{count_of(seeds, 'seed')} ({work} in all)"
             yield f"'{claim.text}': an effect of {claim.effect:g}{unit} needs {needed}."
-
-
-def show_data(task: Task, console: Console) -> None:
-    """Print the sentences of a task on its data, and some training examples as the model reads them."""
-    rows = task.preview()
-    title = ["Training rows, as the model reads them:"] if rows else []
-    for line in (*task.notes(), *title, *(f"  {row}" for row in rows)):
-        console.print(line, highlight=False)
 
 
 def _time_left(left: int, seconds: float) -> str:

@@ -1,6 +1,7 @@
 """Output that commands for studies share: the report, paths, damaged files and failed runs."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -8,10 +9,13 @@ from rich.text import Text
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.last_command import overrides_of
 from flaxformer.cli.terminal import print_json
-from flaxformer.ledger.reading import LedgerResults
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
 from flaxformer.system.wording import count_of
+
+if TYPE_CHECKING:  # they import JAX and Polars, which some of these commands do without
+    from flaxformer.ledger.reading import LedgerResults
+    from flaxformer.tasks import Task
 
 
 def show_report(store: Store, console: Console, is_full: bool = False, as_json: bool = False) -> int:
@@ -65,7 +69,7 @@ def show_job(folder: Path, console: Console) -> None:
     show_paths(console, {"Report": folder / "report.html"})
 
 
-def show_ledger(results: LedgerResults, console: Console, as_json: bool = False) -> None:
+def show_ledger(results: "LedgerResults", console: Console, as_json: bool = False) -> None:
     """Write the page of a ledger, and print its answer, the last attempts, and what limits them; or its JSON alone."""
     from flaxformer.ledger import page as ledger_page
 
@@ -77,6 +81,14 @@ def show_ledger(results: LedgerResults, console: Console, as_json: bool = False)
         console.print(line, highlight=False, markup=False)
     console.print()
     show_paths(console, {"Report": page})
+
+
+def show_data(task: "Task", console: Console) -> None:
+    """Print the sentences of a task on its data, and some training examples as the model reads them."""
+    rows = task.preview()
+    title = ["Training rows, as the model reads them:"] if rows else []
+    for line in (*task.notes(), *title, *(f"  {row}" for row in rows)):
+        console.print(line, highlight=False)
 
 
 def show_paths(console: Console, paths: dict[str, Path]) -> None:

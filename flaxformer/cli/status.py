@@ -22,7 +22,7 @@ SECONDS_BETWEEN_VIEWS, SECONDS_BETWEEN_LINES = 2.0, 15.0
 def main(arguments: Status, console: Console) -> int:
     """Print the progress once, or until every run has ended."""
     if arguments.serve is not None:
-        from flaxformer.cli.live import serve  # here, since importing matplotlib takes a third of a second
+        from flaxformer.cli.serve import serve  # here, since it needs the parts of reports
 
         return serve(arguments.directory, arguments.serve, console)
     if is_ledger(arguments.directory):

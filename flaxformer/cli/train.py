@@ -14,9 +14,8 @@ from flaxformer.checkpoint import Checkpoints, stop_on_signals
 from flaxformer.cli.arguments import Train
 from flaxformer.cli.arguments.options import FAILED, INTERRUPTED
 from flaxformer.cli.live import live_page
-from flaxformer.cli.plan import show_data
 from flaxformer.cli.remat import remat_table
-from flaxformer.cli.show import show_job
+from flaxformer.cli.show import show_data, show_job
 from flaxformer.config import ModelConfig
 from flaxformer.core import params
 from flaxformer.core.overrides import override

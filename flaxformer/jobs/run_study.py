@@ -10,14 +10,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from flaxformer.jobs.progress import Totals, follow
 from flaxformer.jobs.trackers.choose import Track, trackers_of
 from flaxformer.jobs.trackers.trials import track as track_trials
-from flaxformer.report.reading import StudyResults
-from flaxformer.report.write import write
 from flaxformer.runner.events import Event, Message
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import OnError, check_recipes, declare, missing, plan_of, run_plan, store_of
@@ -36,6 +35,9 @@ from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.user_code.source import is_user_module
 from flaxformer.system.wording import count_of, duration
 from flaxformer.training.run import Run
+
+if TYPE_CHECKING:
+    from flaxformer.report.reading import StudyResults
 
 LOG = logging.getLogger(__name__)
 BAR = 24
@@ -69,7 +71,7 @@ def run(
     on_error: OnError = "continue",
     on_code_change: OnCodeChange = "refuse",
     track: Sequence[Track] = (),
-) -> StudyResults:
+) -> "StudyResults":
     """Train the runs of a study that its folder has no result of, write the report, and return the results.
 
     It does what `flaxformer run` does, with the same checks and the same files: either continues what the other has
@@ -94,6 +96,9 @@ def run(
     Raises:
       UserError: a value that is not a study; or the folder holds another study, or results of another recipe or code.
     """
+    from flaxformer.report.reading import StudyResults  # here, since `flaxformer run` loads them after the training
+    from flaxformer.report.write import write
+
     set_up(keep_programs=False)
     forget()  # data may have changed since an earlier call
     study = _study_of(study)

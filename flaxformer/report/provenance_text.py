@@ -12,6 +12,7 @@ from flaxformer.report.numbers import duration
 from flaxformer.report.sections import Bullets, Code, Folded, Paragraph, Part
 from flaxformer.report.table import MOST_ROWS, PAGE
 from flaxformer.store.declaration_log import DeclarationLog
+from flaxformer.store.line_forms import command_words
 from flaxformer.store.log_entries import Replication, Verification
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.json_differences import differences
@@ -115,20 +116,12 @@ def commands_for_copies(launches: Sequence[JsonObject]) -> str:
     for launch in launches:
         file, code = launch.get("file"), launch.get("code")
         if file and code:
-            words = words_of(launch.get("command") or "flaxformer run")
+            words = command_words(launch.get("command") or "flaxformer run")
             arguments = [word for word in words[2:] if Path(word).name != file]
             lines.append(
                 shlex.join([*words[:2], f"code/{code}/{file}", *_without_folder_options(arguments), "--output", "NEW"])
             )
     return "\n".join(list(dict.fromkeys(lines))[-SHOWN:])
-
-
-def words_of(command: str) -> list[str]:
-    """The words of a recorded command; of a text that is not a command line, those between white space."""
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return command.split()
 
 
 def _without_folder_options(words: Sequence[str]) -> list[str]:

@@ -15,11 +15,10 @@ from flaxformer.model.weights import Transformer
 from flaxformer.report import files, short, shown, tables
 from flaxformer.report.document import document
 from flaxformer.report.loaded_model import load
-from flaxformer.report.provenance_text import words_of
 from flaxformer.report.run_results import RunResults, run_of
 from flaxformer.report.shown import ShownList
 from flaxformer.store import remote
-from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.line_forms import LAUNCHES, command_words
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.kept_trials import kept_weights_folder
 from flaxformer.system.digests import JsonObject
@@ -130,7 +129,7 @@ class StudyResults:
 
 def overrides_of(launches: Sequence[JsonObject]) -> tuple[str, ...]:
     """Return what the last recorded command `run` changed in the study's run."""
-    commands = [words for launch in launches if (words := words_of(launch.get("command") or ""))[1:2] == ["run"]]
+    commands = [words for launch in launches if (words := command_words(launch.get("command") or ""))[1:2] == ["run"]]
     fields = {field.name for field in dataclasses.fields(Run)}
     changes = [word for word in (commands or [[]])[-1][3:] if re.split(r"[.=]", word)[0] in fields and "=" in word]
     return tuple(changes)

@@ -1,5 +1,6 @@
 """Forms of the lines in a study's folder, by the name of their file: a line of another file has another form."""
 
+import shlex
 from pathlib import Path
 from typing import cast
 
@@ -112,3 +113,11 @@ def read_checked(path: Path) -> tuple[list[JsonObject], list[str]]:
         else:
             checked.append(row)
     return checked, wrong
+
+
+def command_words(command: str) -> list[str]:
+    """The words of a recorded command; of a text that is not a command line, those between white space."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()

@@ -8,7 +8,8 @@ from ledger.ledgers import begun
 from study.tiny import fill, tiny
 
 from flaxformer.cli import main
-from flaxformer.cli.live import page_of, server_of
+from flaxformer.cli.folder_page import page_of
+from flaxformer.cli.serve import server_of
 from flaxformer.store.store import Store
 
 

@@ -38,10 +38,17 @@ def is_user_file(name: str | None) -> bool:
 
 @functools.cache
 def _lies_outside(name: str) -> bool:
-    path = Path(name).resolve()
-    if path.is_relative_to(PACKAGE / "experiments"):
+    path = os.path.realpath(name) if Path(name).is_symlink() else os.path.abspath(name)
+    return _folder_lies_outside(os.path.dirname(path))
+
+
+@functools.cache  # of the 2,000 modules of a process that trains, many are in one folder
+def _folder_lies_outside(name: str) -> bool:
+    folder = Path(name).resolve()
+    if folder.is_relative_to(PACKAGE / "experiments"):
         return True
-    return not any(path.is_relative_to(folder) for folder in (PACKAGE, *INSTALLED)) and not INSTALLED_IN & {*path.parts}
+    is_installed = any(folder.is_relative_to(installed) for installed in (PACKAGE, *INSTALLED))
+    return not is_installed and not INSTALLED_IN & {*folder.parts}
 
 
 def is_user_module(value: object) -> TypeGuard[types.ModuleType]:
