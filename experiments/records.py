@@ -1,4 +1,4 @@
-"""Write the README.md of published/ and inversions/ from the records of results and the first lines of the files.
+"""Write the README.md of published/, inversions/ and components/ from records of results and the first lines of files.
 
 A record, results/NAME.json, holds each tested statement of a study with its interval and verdict, its arms, the time,
 and the machine. The page of published/ also lists studies and recipes elsewhere in experiments/ whose first lines have
@@ -43,7 +43,9 @@ STATEMENT = {
     "declared": "declared",
 }
 """Columns of a tested statement, by its field."""
-FIELDS = ("Question", "Design", "Differences", "Result", "Cause")
+SOURCES = ("Published", "Source")
+"""Fields of which the first table shows the first that a file has."""
+FIELDS = ("Question", "Design", "Differences", "Expected", "Result", "Cause")
 """Fields of the first lines that a section shows below the statements."""
 PUBLISHED = """# Published numbers, measured here
 
@@ -67,7 +69,18 @@ Effects have the intervals that are tested: 95 %, or 90 % for equalities, over p
 [rule of reports](../../docs/verdicts.md), Holm-corrected within a study. Times are sums over runs, each on one core of
 a machine that was also busy. `python experiments/records.py` writes this page.
 """
-FOLDERS = {"published": PUBLISHED, "inversions": INVERSIONS}
+COMPONENTS = """# Components, a study each
+
+A mechanism of the [catalog](../../docs/catalog.md) beside what it replaces, on a task where its source expects a
+difference, in a minute or two on two CPU cores. The first lines of a file say what is claimed, by whom, and what was
+expected before the runs; the rule (claims, margins, seeds) was committed long before them, and nothing was chosen
+after the results. [Effects of all mechanisms at their best learning rates](../../docs/effects.md) are another page.
+
+Effects have the intervals that are tested: 95 %, or 90 % for equalities, over paired seeds (n); verdicts are by the
+[rule of reports](../../docs/verdicts.md), Holm-corrected within a study. Times are sums over runs, each on one core of
+a machine that was also busy. `python experiments/records.py` writes this page.
+"""
+FOLDERS = {"published": PUBLISHED, "inversions": INVERSIONS, "components": COMPONENTS}
 """First lines of the page of each folder."""
 
 
@@ -126,8 +139,8 @@ def verdicts(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def studies(folder: str) -> list[Path]:
-    """Return the files of a folder whose first lines have what was published."""
-    return [file for file in sorted((HERE / folder).glob("*.py")) if field(first_lines(file), "Published")]
+    """Return the files of a folder whose first lines say what was published, or by whom."""
+    return [file for file in sorted((HERE / folder).glob("*.py")) if field(first_lines(file), *SOURCES)]
 
 
 def record_file(study: Path) -> Path:
@@ -170,7 +183,7 @@ def _link(file: Path) -> str:
 def _row(file: Path, record: Mapping[str, Any] | None) -> list[str]:
     """Return the row of a study in the first table."""
     text = first_lines(file)
-    head = [_link(file), field(text, "Published")]
+    head = [_link(file), field(text, *SOURCES)]
     if record is None:
         return [*head, "not run", "open", f"`{command(text)}`", "–", "–"]
     first, *_ = lines = record["statements"]

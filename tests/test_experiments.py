@@ -1,4 +1,4 @@
-"""Every file of a study in experiments/ loads and plans; those at its top and in published/ take a training step too."""
+"""Every study in experiments/ loads and plans; those at its top and in published/ take a training step too."""
 
 import math
 from pathlib import Path
@@ -13,7 +13,7 @@ from flaxformer.system.errors import UserError
 from flaxformer.training import start, train_step
 
 FOLDER = Path(__file__).parents[1] / "experiments"
-FILES = sorted([*FOLDER.glob("*.py"), *(file for file in FOLDER.glob("published/*.py") if file.stem != "records")])
+FILES = sorted(file for name in ("", "published/") for file in FOLDER.glob(f"{name}*.py") if file.stem != "records")
 FURTHER = sorted(file for name in ("components", "inversions", "studies") for file in FOLDER.glob(f"{name}/*.py"))
 
 

@@ -7,7 +7,6 @@ analysis. Once it is complete, its report is shown; of training jobs and ledgers
 from pathlib import Path
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.cli.live import SECONDS_BETWEEN_PAGES
 from flaxformer.cli.study_progress import groups_table, is_over, lease_line, summary
 from flaxformer.ledger.page import document as ledger_document
 from flaxformer.ledger.reading import is_ledger, read_ledger
@@ -20,12 +19,12 @@ from flaxformer.store.status import StudyStatus, status
 from flaxformer.store.store import Store, read_lines
 
 
-def page_of(folder: Path) -> str:
-    """Return the page of a folder as it is now; it refreshes itself until there is nothing more to come."""
+def page_of(folder: Path, seconds: float) -> str:
+    """Return the page of a folder as it is now, which a browser asks for every few seconds until nothing more comes."""
     report, is_complete = _report_of(folder)
     drawn = figures.draw_for_notebook(part for part in report.parts if isinstance(part, Figure))
     text = page.render(report, drawn)
-    refresh = f'<meta http-equiv="refresh" content="{SECONDS_BETWEEN_PAGES}">'
+    refresh = f'<meta http-equiv="refresh" content="{seconds:g}">'
     return text if is_complete else text.replace("<head>", f"<head>\n{refresh}", 1)
 
 

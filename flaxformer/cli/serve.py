@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from flaxformer.cli.folder_page import page_of
+from flaxformer.cli.live import SECONDS_BETWEEN_PAGES
 from flaxformer.system.errors import UserError
 
 HOST = "127.0.0.1"
@@ -36,7 +37,7 @@ def _handler_of(folder: Path) -> type[http.server.BaseHTTPRequestHandler]:
 
         def _send_page(self) -> None:
             try:
-                code, text = 200, page_of(folder)
+                code, text = 200, page_of(folder, SECONDS_BETWEEN_PAGES)
             except (UserError, OSError) as error:
                 code, text = 500, f"<pre>{escape(str(error))}</pre>"
             content = text.encode(errors="replace")
@@ -69,7 +70,7 @@ def server_of(folder: Path, port: int) -> http.server.HTTPServer:
 
 def serve(folder: Path, port: int, console: Console) -> int:
     """Serve the page until the command is interrupted."""
-    page_of(folder)  # a folder without results is a mistake of the command
+    page_of(folder, SECONDS_BETWEEN_PAGES)  # a folder without results is a mistake of the command
     with server_of(folder, port) as server:
         console.print(
             f"http://{HOST}:{server.server_port} shows {folder} until Ctrl-C", highlight=False, soft_wrap=True

@@ -91,6 +91,6 @@ def test_a_job_and_a_ledger_have_a_page(tmp_path):
 
     (tmp_path / "book").mkdir()
     log.append(tmp_path / "book", [], begun())
-    text = page_of(tmp_path / "book")
+    text = page_of(tmp_path / "book", 5)
     assert "No attempt was made yet." in text
     assert 'http-equiv="refresh"' in text

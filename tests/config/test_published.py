@@ -117,6 +117,7 @@ def test_gpt2_starts_as_its_publication_says():
             assert deviation == pytest.approx(0.02 / 2 if name in outputs else 0.02, rel=0.02), name
 
 
+@pytest.mark.long
 def test_t5_starts_as_its_code_does():
     """The deviations of T5PreTrainedModel._init_weights of transformers 5.24, with a factor of 1."""
     d_model, heads, d_head, d_ff = 512, 8, 64, 2048

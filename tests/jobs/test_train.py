@@ -148,7 +148,7 @@ def lines(folder):
     return [untimed(line) for line in read(folder / "log.jsonl") if line["kind"] != "time"]
 
 
-@pytest.mark.parametrize("devices", [None, Devices(data=2)], ids=str)
+@pytest.mark.parametrize("devices", [None, pytest.param(Devices(data=2), marks=pytest.mark.long)], ids=str)
 def test_the_first_loss_comes_before_the_first_evaluation(monkeypatch, tmp_path, devices):
     """The log has the lines of a run that evaluates its initial state first, for lack of memory for a second state."""
     events = [type(event) for event in trained(tmp_path / "room", devices=devices)]
@@ -368,9 +368,8 @@ def test_samples_and_trackers_are_shown_and_change_no_number(command, tmp_path):
     assert Marker.decode(markers[0], 4).digests == Marker.decode(markers[1], 4).digests
 
 
-@pytest.mark.parametrize(
-    "mesh", ["data=2", pytest.param("fsdp=2", marks=pytest.mark.long), pytest.param("tensor=2", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("mesh", ["data=2", "fsdp=2", "tensor=2"])
 def test_a_job_on_a_mesh_samples_as_one_device_does(command, tmp_path, mesh):
     texts = {}
     for name, options in (("one", ()), ("mesh", ("--mesh", mesh))):

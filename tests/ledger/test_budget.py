@@ -97,6 +97,7 @@ def test_a_candidate_trains_for_as_long_as_the_best_recipe(clock):
         equal_seconds(START, override(START, ["model.layers=9"]), 0.05)
 
 
+@pytest.mark.long
 def test_the_measured_steps_are_those_of_the_log(clock, tmp_path, monkeypatch):
     def opened(text=""):
         return open_ledger(ledger(compare="equal seconds"), tmp_path / "tiny", Execution(devices=1), budget=text)

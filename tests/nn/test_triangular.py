@@ -14,6 +14,7 @@ import flaxformer
 from flaxformer.nn.triangular import solve_unit_lower
 
 
+@pytest.mark.every(5, "long")
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16, 33])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
 def test_solutions_equal_those_of_numpy(size, batch):

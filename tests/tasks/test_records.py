@@ -104,6 +104,7 @@ def test_overlap_and_notes():
     assert task_of().notes() == ["87 records for training and 10 (every tenth) for validation and test."]
 
 
+@pytest.mark.long
 def test_a_study_trains_on_the_batches(tmp_path):
     model = BASELINE.model.replace(vocabulary=11)
     study = tiny(baseline=BASELINE.replace(model=model, task=task_of()), axes=(), claims=(), seeds=[3, 5])

@@ -70,6 +70,7 @@ def test_batches_are_equal_inside_and_outside_a_scan(given):
         jax.tree.map(np.testing.assert_array_equal, one, jax.tree.map(lambda leaf: leaf[0], batches))
 
 
+@pytest.mark.long
 def test_evaluation_set_has_the_shape_of_batches(given):
     for task, batches in given.items():
         evaluation = jax.eval_shape(lambda source: source.evaluation(), task.load())
