@@ -1,4 +1,4 @@
-"""Studies of experiments/published/ and inversions/: what each says of its source, and the pages of their records."""
+"""Studies of published/, inversions/ and components/: what each says of its source, and the pages of their records."""
 
 import dataclasses
 import importlib.util
@@ -24,6 +24,7 @@ spec.loader.exec_module(records)
 FIELDS = {
     "published": ("Published", "Differences", "Pilot", "Command", "Cost"),
     "inversions": ("Published", "Question", "Design", "Command", "Cost"),
+    "components": ("Source", "Expected", "Command", "Cost"),
 }
 STUDIES = [file for folder in FIELDS for file in sorted((EXPERIMENTS / folder).glob("*.py"))]
 

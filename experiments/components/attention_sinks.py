@@ -8,6 +8,8 @@ al. 2024, "When Attention Sink Emerges in Language Models" (attention to the fir
 Command: flaxformer run experiments/components/attention_sinks.py
 Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported, with a small difference: attention to the first token grows late in training.
+Result: refuted. The first token gets 4.2 % of the attention to tokens with a sink and 3.8 % without, less at none of 5
+seeds.
 """
 
 from typing import Any

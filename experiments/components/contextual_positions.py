@@ -5,6 +5,7 @@ Source: Golovneva et al. 2024, "Contextual Position Encoding: Learning to Count 
 Command: flaxformer run experiments/components/contextual_positions.py
 Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported, as in the paper's table of perplexities on code.
+Result: supported, 0.144 nats [0.129, 0.223] lower, for 1.07 times the FLOPs.
 """
 
 from flaxformer import (

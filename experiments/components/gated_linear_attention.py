@@ -5,6 +5,8 @@ Source: Yang et al. 2024, "Gated Linear Attention Transformers with Hardware-Eff
 Command: flaxformer run experiments/components/gated_linear_attention.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported; softmax attention (not part of the claim) better than both.
+Result: supported, 0.084 nats [0.057, 0.100] lower. Softmax attention is between the two: 2.387 nats with the decay,
+2.422 with softmax, 2.471 without the decay.
 """
 
 from flaxformer import (

@@ -7,6 +7,7 @@ Command: flaxformer run experiments/components/local_global.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
 Expected: both claims supported. A value follows its key, so that a local layer can combine them, and the global layer
 finds the pair; four local layers read only 4 · (3 − 1) = 8 tokens back, of up to 14.
+Result: both supported, 1.18 nats below local layers alone and 0.002 from global layers alone.
 """
 
 from flaxformer import AdamW, AssociativeRecall, Attention, Axis, Block, Claim, Dense, ModelConfig, Run, Study, Training

@@ -6,6 +6,8 @@ Source: Dehghani et al. 2019 (Universal Transformers); Lan et al. 2020 (ALBERT, 
 Command: flaxformer run experiments/components/looped_block.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
 Expected: both claims supported.
+Result: the first inconclusive: a block that is applied four times gains 0.003 nats [-0.019, 0.018] on one. The second
+supported: four blocks gain 0.082 [0.056, 0.099] on it.
 """
 
 from flaxformer import AdamW, Attention, Axis, Claim, Dense, ModelConfig, Run, StandardLibrary, Study, Training

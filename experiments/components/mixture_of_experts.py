@@ -7,6 +7,8 @@ al. 2022, "Switch Transformers", equation 4.
 Command: flaxformer run experiments/components/mixture_of_experts.py
 Cost: 15 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: both claims supported.
+Result: both supported: 0.030 nats [0.000, 0.040] lower, and the busiest expert gets 0.10 [0.02, 0.44] less of the
+tokens.
 """
 
 from collections.abc import Mapping

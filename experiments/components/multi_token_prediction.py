@@ -6,6 +6,7 @@ Source: Gloeckle et al. 2024, "Better & Faster Large Language Models via Multi-t
 Command: flaxformer run experiments/components/multi_token_prediction.py
 Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported.
+Result: supported, 0.279 nats [0.260, 0.341] higher.
 """
 
 from flaxformer import (

@@ -8,6 +8,7 @@ Command: flaxformer run experiments/components/short_convolution.py
 Cost: 10 runs in 2 compiled programs, about a minute on 2 CPU cores.
 Expected: the claim supported, with a large difference. The second layer looks for the current token among the
 predecessors of earlier tokens; the convolution provides the predecessors, which attention has to learn first.
+Result: supported, 1.42 nats [1.09, 2.05] lower.
 """
 
 from flaxformer import (

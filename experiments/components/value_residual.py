@@ -5,6 +5,7 @@ Source: Zhou et al. 2024, "Value Residual Learning" (ResFormer; the form with eq
 Command: flaxformer run experiments/components/value_residual.py
 Cost: 10 runs in 1 compiled program, about a minute on 2 CPU cores.
 Expected: the claim supported; in the paper, the gain is visible from the first thousands of steps on.
+Result: supported, 0.018 nats [0.008, 0.041] lower.
 """
 
 from flaxformer import (

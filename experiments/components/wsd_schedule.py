@@ -5,6 +5,8 @@ Source: Hu et al. 2024, "MiniCPM", section 4; the form of the decay, 1 − √, 
 Command: flaxformer run experiments/components/wsd_schedule.py
 Cost: 15 runs in 3 compiled programs, about a minute on 2 CPU cores.
 Expected: both claims supported.
+Result: the first supported, 0.033 nats [0.015, 0.042]. The second refuted: WSD ends 0.089 nats [0.082, 0.093] below
+the cosine.
 """
 
 from flaxformer import (
