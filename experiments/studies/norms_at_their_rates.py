@@ -6,6 +6,7 @@ the test data: the rates were chosen by the validation loss.
 Command: flaxformer run experiments/studies/norms_at_their_rates.py
 Cost: 16 runs in 2 compiled programs, under a minute on 2 CPU cores.
 Expected: supported; on 5 other seeds, which suggested the claim, pre-norm was better by 0.10 nats (0.04 to 0.15).
+Result: supported, 0.095 nats [0.052, 0.179] of test loss, at 8 of 8 seeds.
 """
 
 from flaxformer import (
