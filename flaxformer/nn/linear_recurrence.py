@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from flaxformer.nn.formulations import decays as fast
+from flaxformer.nn.formulations import with_formulations
 from flaxformer.nn.triangular import solve_unit_lower
 from flaxformer.nn.widen import widen
 
@@ -72,27 +74,41 @@ def _chunk(state: Float[Array, "*batch N d_k d_v"], tokens: list[Array]) -> tupl
     """
     query, key, value, log_decay, *update = tokens
     total = jnp.cumsum(log_decay, axis=-2)
-    last, strict = (jnp.tri(query.shape[-2], k=k, dtype=bool)[..., None] for k in (0, -1))
-
-    def scores(x: Array, y: Array, x_total: Array, mask: Array) -> Array:
-        gap = x_total[..., :, None, :] - total[..., None, :, :]
-        gap = jnp.where(jnp.broadcast_to(mask, gap.shape), gap, -jnp.inf)
-        if gap.shape[-1] == 1:
-            return (x @ jnp.matrix_transpose(y)) * jnp.exp(gap[..., 0])
-        return jnp.einsum("...td,...sd,...tsd->...ts", x, y, jnp.exp(gap))
-
-    y = (query * jnp.exp(total)) @ state + scores(query, key, total, last) @ value
+    y = (query * jnp.exp(total)) @ state + decayed_products(query, key, total, total, False) @ value
     end = total[..., -1:, :]
     after = jnp.matrix_transpose(jnp.exp(end)) * state
     after += jnp.matrix_transpose(key * jnp.exp(end - total)) @ value
     if update:
         a, b = update
         before = total - log_decay
-        u = (a * jnp.exp(before)) @ state + scores(a, key, before, strict) @ value
-        u = solve_unit_lower(-scores(a, b, before, strict), u)
-        y += scores(query, b, total, last) @ u
+        u = (a * jnp.exp(before)) @ state + decayed_products(a, key, before, total, True) @ value
+        u = solve_unit_lower(-decayed_products(a, b, before, total, True), u)
+        y += decayed_products(query, b, total, total, False) @ u
         after += jnp.matrix_transpose(b * jnp.exp(end - total)) @ u
     return after, y
+
+
+@with_formulations("decayed products", fast.FORMULATIONS)
+def decayed_products(
+    query: Float[Array, "*batch T d_k"],
+    key: Float[Array, "*batch T d_k"],
+    before: Float[Array, "*batch T d"],
+    total: Float[Array, "*batch T d"],
+    is_strict: bool,
+) -> Float[Array, "*batch T T"]:
+    """Return A_ts = Σ_i q_ti k_si e^{b_ti − G_si} for s ≤ t, for s < t if strict, and 0 for other tokens.
+
+    Args:
+      before: b, the logarithm of the decays up to token t or t − 1, whose last axis is d_k, or 1 for equal decays.
+      total: G, that of the decays up to token s.
+      is_strict: leave s = t out.
+    """
+    gap = before[..., :, None, :] - total[..., None, :, :]
+    mask = jnp.tri(query.shape[-2], k=-1 if is_strict else 0, dtype=bool)[..., None]
+    gap = jnp.where(jnp.broadcast_to(mask, gap.shape), gap, -jnp.inf)
+    if gap.shape[-1] == 1:
+        return (query @ jnp.matrix_transpose(key)) * jnp.exp(gap[..., 0])
+    return jnp.einsum("...td,...sd,...tsd->...ts", query, key, jnp.exp(gap))
 
 
 def previous_tokens(

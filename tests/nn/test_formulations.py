@@ -18,6 +18,7 @@ from flaxformer.nn.activations import ACTIVATIONS
 from flaxformer.nn.formulations import FUNCTIONS, FormulationChoice, chunks, compiling_for, recording, using
 from flaxformer.nn.kernels import tokamax
 from flaxformer.nn.kernels.call import AttentionCall
+from flaxformer.nn.linear_recurrence import decayed_products
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Induction
 from flaxformer.training import Run, Training, cpu
@@ -52,6 +53,12 @@ CASES = {
         (numbers(*batch, 6, dtype=dtype), numbers(4, 6, 5, dtype=dtype, seed=1), numbers(4, 5, 6, dtype=dtype, seed=2),
          numbers(*batch, 2, seed=3), EXPERTS[: np.prod(batch)].reshape(*batch, 2), {})
         for dtype, batch in itertools.product([F32, BF16], [(7,), (2, 3)])
+    ],
+    decayed_products.name: [
+        (numbers(2, length, 6), numbers(2, length, 6, seed=1), before, total, is_strict, {})
+        for length, decay, is_strict in itertools.product([2, 3, 8, 16], [0.1, 9.0], [False, True])
+        for logs in [-decay * abs(numbers(2, length, 6, seed=2))]
+        for total in [jnp.cumsum(logs, axis=-2)] for before in [total - logs if is_strict else total]
     ],
     "lookup": [(numbers(7, 4, dtype=dtype), jnp.array([[1, 6, 1], [0, 1, 2]]), {}) for dtype in (F32, BF16)],
     "query map": [
