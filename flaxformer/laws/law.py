@@ -15,10 +15,17 @@ SubjectT = TypeVar("SubjectT")
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Result of one law: the verdict, and where and by how much the law is violated, or why it does not apply."""
+    """Result of one law.
+
+    Args:
+      verdict: the verdict.
+      words: where and by how much the law is violated, or why it does not apply.
+      is_finite: False if the law is violated by a number that is not finite, whose usual cause is none of the law's.
+    """
 
     verdict: LawVerdict
     words: str = ""
+    is_finite: bool = True
 
     @property
     def is_violated(self) -> bool:
@@ -29,9 +36,16 @@ class Finding:
 OK = Finding("ok")
 
 
-def violation(words: str) -> Finding:
+NOT_FINITE = (
+    "a vector of zeros, as padding has, gives 0/0, or the infinite slope of a root, a norm or a logarithm: "
+    "add an epsilon to what is divided by, or whose root is taken"
+)
+"""Usual cause of a number that is not finite, and its repair."""
+
+
+def violation(words: str, is_finite: bool = True) -> Finding:
     """Return the finding of a law that does not hold."""
-    return Finding("violated", words)
+    return Finding("violated", words, is_finite)
 
 
 def not_applicable(reason: str) -> Finding:
@@ -100,7 +114,8 @@ def compare(a: ArrayLike, b: ArrayLike, what: str, allowed: float | None = None)
         return OK
     if not np.isfinite(gap):
         place = np.argwhere(np.isfinite(a) != np.isfinite(b))[0]
-        return violation(f"{what} differ: {a[tuple(place)]:.3g} and {b[tuple(place)]:.3g} at {_index(place)}")
+        words = f"{what} differ: {a[tuple(place)]:.3g} and {b[tuple(place)]:.3g} at {_index(place)}"
+        return violation(words, is_finite=False)
     with np.errstate(invalid="ignore"):
         distance = np.nan_to_num(np.abs(a - b), nan=0, posinf=0)
     place = np.unravel_index(int(distance.argmax()), a.shape)

@@ -1,12 +1,18 @@
 """Laws find faults that appear under a condition alone, and raise no false alarm on unusual components."""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import pytest
 from conditional_faults import CONDITIONS, OF_TRAINING, run_under
 from faulty_components import run_of
 from sound_components import SOUND, SOUND_OPTIMIZERS
 
-from flaxformer.laws import LAWS, check
+from flaxformer.cli.check import how_to_repair
+from flaxformer.components import Norm
+from flaxformer.laws import LAWS, NOT_FINITE, check
+from flaxformer.laws.law import violation
 from flaxformer.laws.updates import check_updates
 from flaxformer.training import Adafactor, Lamb, Lion, Muon, ScheduleFree
 
@@ -88,6 +94,22 @@ def test_positions_that_no_mixer_reads_are_named_with_what_to_write():
     [result] = check(run_of(**SOUND["mixer that reads no positions"][1]), ["fields"])
     words = "WindowedSum reads no Rotary, which changes nothing here: use positions=NoPositions()"
     assert result.finding.words == words
+
+
+class MeanOfSizes(Norm):
+    """x / mean |x|, which is 0/0 for a vector of zeros."""
+
+    def apply(self, weights, x, context):
+        return x / jnp.abs(x).mean(-1, keepdims=True)
+
+
+def test_a_number_that_is_not_finite_is_explained_before_the_repair_of_its_law():
+    [result] = check(run_of(norm_kind=MeanOfSizes()), ["padding"])
+    assert (result.finding.is_violated, result.finding.is_finite) == (True, False), result
+    text = "".join(words for words, _ in how_to_repair([("own", result)]))
+    assert f"To repair: {NOT_FINITE}. Or: {LAWS['padding'].repair}." in text
+    ordinary = dataclasses.replace(result, finding=violation("outputs differ"))
+    assert f"To repair: {LAWS['padding'].repair}." in "".join(words for words, _ in how_to_repair([("own", ordinary)]))
 
 
 def test_every_law_says_how_to_repair_a_component():
