@@ -14,7 +14,7 @@ from flaxformer.cli.arguments import Check
 from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.terminal import print_json
 from flaxformer.core.overrides import override
-from flaxformer.laws import LAWS, NOT_FINITE, Result, Subject, check_names, check_subject, distinct_models, scales
+from flaxformer.laws import LAWS, Result, Subject, check_names, check_subject, distinct_models, scales
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
 from flaxformer.study.load import load, load_study
@@ -113,8 +113,7 @@ def how_to_repair(violations: Sequence[tuple[str, Result]]) -> Iterator[tuple[st
     for model, result in violations:
         yield f"\n{model}: {result.law} violated", STYLES["violated"]
         yield f"\n    {result.finding.words}", ""
-        repairs = [LAWS[result.law].repair] if result.finding.is_finite else [NOT_FINITE, LAWS[result.law].repair]
-        yield f"\n    To repair: {'. Or: '.join(repairs)}.", ""
+        yield f"\n    To repair: {LAWS[result.law].repairs(result.finding)}.", ""
     yield "", ""
 
 

@@ -20,12 +20,12 @@ class Finding:
     Args:
       verdict: the verdict.
       words: where and by how much the law is violated, or why it does not apply.
-      is_finite: False if the law is violated by a number that is not finite, whose usual cause is none of the law's.
+      repair: how to repair this violation, if the usual cause is not that of the law.
     """
 
     verdict: LawVerdict
     words: str = ""
-    is_finite: bool = True
+    repair: str = ""
 
     @property
     def is_violated(self) -> bool:
@@ -43,9 +43,9 @@ NOT_FINITE = (
 """Usual cause of a number that is not finite, and its repair."""
 
 
-def violation(words: str, is_finite: bool = True) -> Finding:
+def violation(words: str, repair: str = "") -> Finding:
     """Return the finding of a law that does not hold."""
-    return Finding("violated", words, is_finite)
+    return Finding("violated", words, repair)
 
 
 def not_applicable(reason: str) -> Finding:
@@ -68,6 +68,13 @@ class Law(Generic[SubjectT]):
     claim: str
     repair: str
     check: Callable[[SubjectT], Finding]
+
+    def repairs(self, finding: Finding) -> str:
+        """How to repair a violation; of a number that is not finite, with the law's repair too."""
+        texts = [finding.repair] if finding.repair else []
+        if not finding.repair or finding.repair == NOT_FINITE:
+            texts.append(self.repair)
+        return ". Or: ".join(texts)
 
 
 def law(name: str, claim: str, repair: str) -> Callable[[Callable[[SubjectT], Finding]], Law[SubjectT]]:
@@ -115,7 +122,7 @@ def compare(a: ArrayLike, b: ArrayLike, what: str, allowed: float | None = None)
     if not np.isfinite(gap):
         place = np.argwhere(np.isfinite(a) != np.isfinite(b))[0]
         words = f"{what} differ: {a[tuple(place)]:.3g} and {b[tuple(place)]:.3g} at {_index(place)}"
-        return violation(words, is_finite=False)
+        return violation(words, NOT_FINITE)
     with np.errstate(invalid="ignore"):
         distance = np.nan_to_num(np.abs(a - b), nan=0, posinf=0)
     place = np.unravel_index(int(distance.argmax()), a.shape)
