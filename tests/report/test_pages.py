@@ -282,6 +282,20 @@ def test_a_long_name_of_axes_is_above_few_rows_and_not_cut_beside_them(tmp_path,
             assert box.y1 <= height
 
 
+def test_titles_of_panels_do_not_overlap(tmp_path, style):
+    levels = {f"a learning rate of 10^-{i} per step": 10.0**-i for i in range(1, 5)}
+    axes = (
+        Axis("optimizer.learning_rate", levels, name="peak learning rate of the optimizer"),
+        Axis("optimizer.warmup_steps", {"none": 0, "some": 1}, name="warm-up"),
+    )
+    figure = curves_figure(analyse(fill(tmp_path, tiny(axes=axes, claims=()), lambda trial: 2.0 + trial.seed)), PAGE)
+    figure.draw_without_rendering()
+    boxes = [ax.title.get_window_extent() for ax in figure.axes]
+    assert len(boxes) == 4
+    assert not [1 for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
+    assert max(box.x1 for box in boxes) <= figure.get_size_inches()[0] * figure.dpi
+
+
 def test_claims_of_very_different_size_have_axes_of_their_own(folder, style):
     [small, large] = claims_figure(analyse(Store(folder / "nested/probe"))).axes
     assert small.get_xlim()[1] < 1e-6
