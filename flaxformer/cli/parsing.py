@@ -63,10 +63,8 @@ def parse(words: Sequence[str]) -> object:
     command = COMMANDS[name]
     if hasattr(command, "overrides"):
         check_field_words(options, {f"--{field.replace('_', '-')}" for field in get_type_hints(command)})
-    text = inspect.getdoc(command)
-    return tyro.cli(
-        command, prog=f"flaxformer {name}", args=with_set(command, options), description=text, config=SETTINGS
-    )
+    text, arguments = inspect.getdoc(command), with_port(with_set(command, options))
+    return tyro.cli(command, prog=f"flaxformer {name}", args=arguments, description=text, config=SETTINGS)
 
 
 def all_commands() -> type:
@@ -98,6 +96,15 @@ def with_set(command: type, arguments: Sequence[str]) -> list[str]:
         word for word, is_override in zip(arguments, override, strict=True) if not is_override and word != "--set"
     ]
     return [*remaining, "--set", *words] if words else remaining
+
+
+def with_port(arguments: Sequence[str]) -> list[str]:
+    """Let --serve stand without a port, for a free one."""
+    following = (*arguments[1:], "--")
+    is_alone = [word == "--serve" and after.startswith("--") for word, after in zip(arguments, following, strict=False)]
+    return [
+        part for word, alone in zip(arguments, is_alone, strict=True) for part in ([word, "0"] if alone else [word])
+    ]
 
 
 def _options_of_one_value(command: type) -> set[str]:

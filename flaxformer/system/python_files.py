@@ -98,7 +98,6 @@ def defines_none_of(file: Path, classes: Mapping[str, str], others: Sequence[str
 
 def near_names(path: Path, candidates: Iterable[Path]) -> str:
     """Return the question for the candidate whose name is most like that of a path; empty if none is like it."""
-    by_name = {candidate.name: candidate for candidate in candidates}
-    by_name |= {candidate.stem: candidate for candidate in by_name.values()}
-    near = difflib.get_close_matches(path.name, by_name, n=1)
+    by_name = {candidate.name.removesuffix(".py"): candidate for candidate in candidates}
+    near = difflib.get_close_matches(path.name.removesuffix(".py"), by_name, n=1)  # ".py" is no likeness
     return f"did you mean '{by_name[near[0]]}'?" if near else ""

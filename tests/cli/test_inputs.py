@@ -146,6 +146,8 @@ def test_a_file_that_may_define_the_name_is_executed(folder, text):
 def test_near_names_are_of_the_candidates(folder):
     assert near_names(folder / "jb.py", folder.iterdir()) == f"did you mean '{folder / 'job.py'}'?"
     assert near_names(folder / "jb.py", []) == ""
+    assert near_names(folder / "none.py", [folder / "job.py"]) == ""
+    assert near_names(folder / "jobs", [folder / "job.py"]) == f"did you mean '{folder / 'job.py'}'?"
 
 
 def test_a_folder_that_cannot_be_read_has_no_names(folder):
