@@ -121,6 +121,13 @@ def test_files_and_values_of_options_are_no_fields(words):
     assert parse(words).file.suffix == ".py"
 
 
+@pytest.mark.parametrize(
+    ("words", "port"), [(["--serve"], 0), (["--serve", "8000"], 8000), (["--serve", "--json"], 0), ([], None)]
+)
+def test_a_page_is_served_on_a_free_port_without_a_number(words, port):
+    assert parse(["status", "runs", *words]).serve == port
+
+
 def test_no_mistake_imports_jax(folder):
     for words, _ in (*MISTAKES[::4], *WORDS[::4]):
         done = subprocess.run([sys.executable, "-c", WITHOUT_JAX, *words], capture_output=True, check=False)

@@ -290,7 +290,8 @@ def test_titles_of_panels_do_not_overlap(tmp_path, style):
     )
     figure = curves_figure(analyse(fill(tmp_path, tiny(axes=axes, claims=()), lambda trial: 2.0 + trial.seed)), PAGE)
     figure.draw_without_rendering()
-    boxes = [ax.title.get_window_extent() for ax in figure.axes]
+    texts = [(ax, text) for ax in figure.axes for text in ax.findobj(mpl.text.Text)]
+    boxes = [text.get_window_extent() for ax, text in texts if text.get_text() == ax.get_title(loc="left")]
     assert len(boxes) == 4
     assert not [1 for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
     assert max(box.x1 for box in boxes) <= figure.get_size_inches()[0] * figure.dpi
