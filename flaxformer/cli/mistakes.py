@@ -17,6 +17,7 @@ from flaxformer.system.python_files import (
     check_is_python,
     defines_none_of,
     find_experiment,
+    has_only_constants,
     near_names,
     siblings,
 )
@@ -102,7 +103,10 @@ def _check_folder(folder: Path) -> None:
         near = near_names(folder, (path for path in siblings(folder) if path.is_dir()))
         raise UserError(f"no folder '{folder}'; {near or 'expected a folder of results'}")
     if folder.is_file():
-        raise UserError(f"'{folder}' is a file; expected an output folder, such as {Path('runs') / folder.stem}")
+        folder_of_run = Path("runs") / folder.stem
+        raise UserError(
+            f"'{folder}' is a file; expected the output folder of a study or a job, such as {folder_of_run}"
+        )
 
 
 def _check_output(folder: Path) -> None:
@@ -135,5 +139,6 @@ def _check_file(expected: tuple[str, ...], file: Path) -> None:
     possible = assigned | {node.id for node in names if isinstance(node.ctx, ast.Store) or node.id in DYNAMIC}
     if {*expected, *DYNAMIC, "*"} & possible:
         return
-    classes = {name: CLASSES[name] for name in expected}
-    raise UserError(defines_none_of(file, classes, [name for name in COMMANDS if name in assigned]))
+    further = [name for name in COMMANDS if name in assigned]
+    if further or has_only_constants(tree):
+        raise UserError(defines_none_of(file, {name: CLASSES[name] for name in expected}, further))

@@ -1,11 +1,12 @@
 """Options that are wrong by themselves or beside others, refused before JAX is imported."""
 
+from flaxformer.cli.arguments.studies import LauncherArguments
 from flaxformer.runner.launchers.options import Options
 from flaxformer.runner.launchers.share import Share
 from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.errors import UserError
 
-LEAST = {"devices": 1, "group_size": 1, "chunk_steps": 1, "trials": 1}
+LEAST = {"devices": 1, "group_size": 1, "chunk_steps": 1}
 """Smallest value of options that are numbers."""
 NEEDS = {
     ("plan", "quick"): "target",
@@ -36,5 +37,5 @@ def check_options(name: str, command: object) -> None:
         parse_seeds(seeds)
     if share is not None:
         Share.parse(share)
-    if hasattr(command, "launcher"):
+    if isinstance(command, LauncherArguments):
         Options(command.workers, command.slurm, command.ray).check(command.launcher)

@@ -70,7 +70,7 @@ class Law(Generic[SubjectT]):
     check: Callable[[SubjectT], Finding]
 
     def repairs(self, finding: Finding) -> str:
-        """How to repair a violation; of a number that is not finite, with the law's repair too."""
+        """Return how to repair a violation; of a number that is not finite, with the law's repair too."""
         texts = [finding.repair] if finding.repair else []
         if not finding.repair or finding.repair == NOT_FINITE:
             texts.append(self.repair)

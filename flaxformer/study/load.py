@@ -48,10 +48,10 @@ def load(file: Path, name: str, kind: type[T]) -> T:
     defined = getattr(module, name, None)
     if isinstance(defined, kind):
         return defined
-    others = [o for o in CLASSES if o != name and type(getattr(module, o, None)).__name__ == CLASSES[o]]
-    is_named = not (others or defined is None or callable(defined) or isinstance(defined, ModuleType))
-    found = f", found {quote(defined)}" if is_named else ""  # `from flaxformer import *` defines a function `run`
-    raise UserError(defines_none_of(file, {name: kind.__name__}, others) + found)
+    further = [key for key in CLASSES if type(getattr(module, key, None)).__name__ == CLASSES[key] != kind.__name__]
+    is_named = not (further or defined is None or callable(defined) or isinstance(defined, ModuleType))
+    value = f", found {quote(defined)}" if is_named else ""  # `from flaxformer import *` defines a function `run`
+    raise UserError(defines_none_of(file, {name: kind.__name__}, further) + value)
 
 
 def load_module(file: Path, purpose: str) -> ModuleType:

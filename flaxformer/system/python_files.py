@@ -60,7 +60,13 @@ def assigned_names(tree: ast.Module) -> set[str]:
     return names | {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def _is_of_package(node: ast.Import | ast.ImportFrom) -> bool:
+def has_only_constants(tree: ast.Module) -> bool:
+    """True if a module has nothing but constants and names of this package, so that its execution tells no more."""
+    values = [node.value if isinstance(node, ast.Assign | ast.Expr) else node for node in tree.body]
+    return all(isinstance(value, ast.Constant) or _is_of_package(value) for value in values)
+
+
+def _is_of_package(node: ast.AST) -> bool:
     """True for `from flaxformer… import *`."""
     if not isinstance(node, ast.ImportFrom) or node.level or node.names[0].name != "*":
         return False
@@ -81,17 +87,17 @@ CLASSES = {"study": "Study", "run": "Run", "ledger": "Ledger"}
 """Class of what a file defines by a name."""
 
 
-def defines_none_of(file: Path, classes: Mapping[str, str], others: Sequence[str]) -> str:
+def defines_none_of(file: Path, classes: Mapping[str, str], further: Sequence[str]) -> str:
     """Return the message for a file without the names that a command reads.
 
     Args:
       file: the file.
       classes: the names, with the class of each.
-      others: names of `COMMANDS` that it defines.
+      further: names of `COMMANDS` that it defines.
     """
     names = " and no ".join(f"`{name}`" for name in classes)
-    if others:
-        return f"'{file}' defines `{others[0]}` and no {names}; expected {COMMANDS[others[0]]} {file}"
+    if further:
+        return f"'{file}' defines `{further[0]}` and no {names}; expected {COMMANDS[further[0]]} {file}"
     forms = " or ".join(f"`{name} = {kind}(...)`" for name, kind in classes.items())
     return f"'{file}' defines no {names}; expected {forms}"
 

@@ -52,8 +52,14 @@ MISTAKES = [
     (["run", "neither.py"], "'neither.py' defines no `study`; expected `study = Study(...)`"),
     (["noise", "neither.py"], "`run = Run(...)` or `ledger = Ledger(...)`"),
     (["check", "runs"], "'runs' is a folder; expected a Python file that defines `study` or `run`"),
-    (["report", "study.py"], "'study.py' is a file; expected an output folder, such as runs/study"),
-    (["compare", "runs", "job.py"], "'job.py' is a file; expected an output folder, such as runs/job"),
+    (
+        ["report", "study.py"],
+        "'study.py' is a file; expected the output folder of a study or a job, such as runs/study",
+    ),
+    (
+        ["compare", "runs", "job.py"],
+        "'job.py' is a file; expected the output folder of a study or a job, such as runs/job",
+    ),
     (["compare", "run", "runs"], "no folder 'run'; did you mean 'runs'?"),
     (["train", "job.py", "--output", "notes.txt/x"], "output is 'notes.txt/x', and 'notes.txt' is a file"),
     (["run", "open.py"], "open.py, line 1: '(' was never closed"),
@@ -143,6 +149,8 @@ def test_no_mistake_imports_jax(folder):
         "from elsewhere import study\nrun = 1\n",
         "from .flaxformer import *\nrun = 1\n",
         "run = 1\nglobals()['study'] = 2\n",
+        "import absent\n",
+        "x = 1 / 0\n",
     ],
 )
 def test_a_file_that_may_define_the_name_is_executed(folder, text):
