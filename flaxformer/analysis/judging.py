@@ -39,6 +39,11 @@ class JudgedClaim:
         """True if it was declared, or changed, after its data; its verdict confirms nothing."""
         return self.declaration is not None and not self.declaration.is_confirmatory
 
+    @property
+    def is_withdrawn(self) -> bool:
+        """True if the study declares it no longer."""
+        return self.declaration is None
+
 
 def key_of(labels: Labels) -> str:
     """Return the labels in an order of their own, as a key."""

@@ -22,7 +22,7 @@ FEW = 5000
 class TrialResults:
     """Results of trials, in the order in which they are declared.
 
-    Results that hold another fingerprint or seed than their trial are left out.
+    Results that hold another fingerprint or seed than their trial are left out, except kept ones of earlier code.
 
     Args:
       store: the study's folder.
@@ -181,11 +181,11 @@ class TrialResults:
 
 def _foreign(scalars: pl.DataFrame, trials: Sequence[DeclaredTrial]) -> list[str]:
     """Names of the trials whose result holds another fingerprint or seed than the trial."""
-    expected = {trial.trial: (trial.seed, trial.fingerprint) for trial in trials}
+    declared = {trial.trial: trial for trial in trials}
     return [
         name
         for name, seed, fingerprint in scalars["trial", "seed", "fingerprint"].rows()
-        if name in expected and seed is not None and (seed, fingerprint or expected[name][1]) != expected[name]
+        if name in declared and not declared[name].accepts(seed, fingerprint or None)
     ]
 
 

@@ -1,9 +1,7 @@
 """The command `flaxformer check FILE`."""
 
-import ast
 import contextlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,7 +18,6 @@ from flaxformer.laws import LAWS, Result, Subject, check_names, check_subject, d
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
 from flaxformer.study.load import load, load_study
-from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import declares
 from flaxformer.system.wording import count_of, duration
 from flaxformer.training import Run
@@ -44,7 +41,7 @@ def main(arguments: Check, console: Console) -> int:
         violations += [(name, result) for result in _check(arguments, console, run)]
         jax.clear_caches()  # the next model needs none of the compiled programs
     if violations:
-        console.print(Text.assemble(*_how_to_repair(violations)), soft_wrap=True)
+        console.print(Text.assemble(*how_to_repair(violations)), soft_wrap=True)
         console.print(_how_to_exempt([result.law for _, result in violations]), highlight=False, soft_wrap=True)
     return FAILED if violations else 0
 
@@ -98,19 +95,7 @@ def runs_of(arguments: Check) -> list[tuple[str, Run]]:
     """The runs of the file: every arm of a study, or the one run."""
     if declares(arguments.file, "study"):
         return [(arm.name, arm.run) for arm in load_study(arguments.file, arguments.overrides).arms()]
-    if arguments.file.is_file() and _parses(arguments.file) and not declares(arguments.file, "run"):
-        raise UserError(
-            f"'{arguments.file}' defines neither `study` nor `run`; expected `study = Study(...)` or `run = Run(...)`"
-        )
     return [(arguments.file.stem, override(load(arguments.file, "run", Run), arguments.overrides))]
-
-
-def _parses(file: Path) -> bool:
-    try:
-        ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def _has_error(subject: Subject) -> bool:
@@ -123,12 +108,12 @@ def _has_error(subject: Subject) -> bool:
     return False
 
 
-def _how_to_repair(violations: Sequence[tuple[str, Result]]) -> Iterator[tuple[str, str]]:
+def how_to_repair(violations: Sequence[tuple[str, Result]]) -> Iterator[tuple[str, str]]:
     """Yield the violations of all models, each with how to repair it, as pieces of text with their styles."""
     for model, result in violations:
         yield f"\n{model}: {result.law} violated", STYLES["violated"]
         yield f"\n    {result.finding.words}", ""
-        yield f"\n    To repair: {LAWS[result.law].repair}.", ""
+        yield f"\n    To repair: {LAWS[result.law].repairs(result.finding)}.", ""
     yield "", ""
 
 

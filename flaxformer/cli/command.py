@@ -13,6 +13,7 @@ import flaxformer
 from flaxformer.catalog import import_named
 from flaxformer.cli.arguments.options import FAILED, USER_ERROR
 from flaxformer.cli.mistakes import check_inputs, check_words, end_of_pipe, message
+from flaxformer.cli.option_checks import check_options
 from flaxformer.cli.parsing import parse, show_help
 from flaxformer.cli.remote_folders import local_folders
 from flaxformer.cli.terminal import safe_console
@@ -60,6 +61,7 @@ def _run(words: Sequence[str], is_shell: bool, console: Console, errors: Console
         return 0
     command = parse(words)
     check_inputs(words[0], command)
+    check_options(words[0], command)
     if words[0] not in WITHOUT_JAX:
         with without_collections():
             startup = importlib.import_module("flaxformer.system.startup")

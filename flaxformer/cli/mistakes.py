@@ -10,14 +10,28 @@ from pathlib import Path
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.objects import url_of
-from flaxformer.system.python_files import assigned_names, check_is_python, find_experiment, near_names, siblings
+from flaxformer.system.python_files import (
+    CLASSES,
+    COMMANDS,
+    assigned_names,
+    check_is_python,
+    defines_none_of,
+    find_experiment,
+    has_only_constants,
+    near_names,
+    siblings,
+)
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 """Texts of JAX's errors where memory ran out; on a CPU, it calls them internal errors."""
 DEFINES = {"plan": "study", "declare": "study", "run": "study", "train": "run", "improve": "ledger"}
 """Name that the file of a command defines."""
-INSTEAD = {"study": "flaxformer run", "run": "flaxformer train", "ledger": "flaxformer improve"}
-"""Command for a file by the name that it defines."""
+OF_SEVERAL = {"check": ("study", "run"), "noise": ("study", "run", "ledger")}
+"""Names of which the file of a command defines one."""
+FOLDERS = ("directory", "a", "b")
+"""Arguments of commands that are folders of results."""
+DYNAMIC = {"exec", "globals", "locals", "setattr", "vars"}
+"""Functions by which a file may define a name that it does not assign."""
 
 
 def message(error: BaseException) -> str | None:
@@ -70,34 +84,61 @@ def check_inputs(name: str, command: object) -> None:
       UserError: there is no such file or folder, with those of similar names; an error of syntax; or a file for
         another command.
     """
-    folder, file = getattr(command, "directory", None), getattr(command, "file", None)
-    if isinstance(folder, Path) and url_of(folder) is None and not folder.exists():
+    for argument in FOLDERS:
+        folder = getattr(command, argument, None)
+        if isinstance(folder, Path) and url_of(folder) is None:
+            _check_folder(folder)
+    output = getattr(command, "output", None)
+    if isinstance(output, Path) and url_of(output) is None:
+        _check_output(output)
+    file = getattr(command, "file", None)
+    if isinstance(file, Path) and name in (*DEFINES, *OF_SEVERAL):
+        is_for_both = name == "plan" and getattr(command, "target", None) is not None
+        _check_file(OF_SEVERAL["check"] if is_for_both else OF_SEVERAL.get(name) or (DEFINES[name],), file)
+
+
+def _check_folder(folder: Path) -> None:
+    """Check a folder of results."""
+    if not folder.exists():
         near = near_names(folder, (path for path in siblings(folder) if path.is_dir()))
         raise UserError(f"no folder '{folder}'; {near or 'expected a folder of results'}")
-    if isinstance(file, Path) and name in (*DEFINES, "check", "noise"):
-        is_for_both = name == "plan" and getattr(command, "target", None) is not None
-        _check_file(None if is_for_both else DEFINES.get(name), file)
+    if folder.is_file():
+        folder_of_run = Path("runs") / folder.stem
+        raise UserError(
+            f"'{folder}' is a file; expected the output folder of a study or a job, such as {folder_of_run}"
+        )
 
 
-def _check_file(expected: str | None, file: Path) -> None:
-    """Check a file that defines `expected`; a study or a run if that is None."""
+def _check_output(folder: Path) -> None:
+    """Check a folder to write, which need not exist."""
+    file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
+    if file is not None:
+        raise UserError(f"output is '{folder}', and '{file}' is a file; expected a folder")
+
+
+def _check_file(expected: tuple[str, ...], file: Path) -> None:
+    """Check a file that defines one of the names `expected`."""
     path = find_experiment(file)
-    purpose = "defines `study` or `run`" if expected is None else f"defines `{expected}`"
+    purpose = "defines " + " or ".join(f"`{name}`" for name in expected)
     if not path.exists():
         near = near_names(file, (path for path in siblings(file) if path.suffix == ".py"))
         raise UserError(f"no file '{file}'; {near or f'expected a Python file that {purpose}'}")
-    if path.is_file():
-        check_is_python(file, purpose)
-    if not path.is_file() or expected is None:
+    if path.is_dir():
+        raise UserError(f"'{file}' is a folder; expected a Python file that {purpose}")
+    if not path.is_file():  # a device or a pipe may have no end
         return
+    check_is_python(file, purpose)
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError as error:
         raise UserError(f"{path}, line {error.lineno or 1}: {error.msg}") from None
     except (OSError, ValueError):
         return  # the command says what is wrong with its content
-    names = assigned_names(tree)
-    anywhere = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    for other, command in INSTEAD.items():
-        if other in names and not {expected, "*"} & (names | anywhere):
-            raise UserError(f"'{file}' defines `{other}` and no `{expected}`; expected {command} {file}")
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    assigned = assigned_names(tree)
+    possible = assigned | {node.id for node in names if isinstance(node.ctx, ast.Store) or node.id in DYNAMIC}
+    if {*expected, *DYNAMIC, "*"} & possible:
+        return
+    further = [name for name in COMMANDS if name in assigned]
+    if further or has_only_constants(tree):
+        raise UserError(defines_none_of(file, {name: CLASSES[name] for name in expected}, further))

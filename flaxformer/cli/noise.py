@@ -25,7 +25,7 @@ from flaxformer.runner.launch import plan_of, run_plan
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
 from flaxformer.study.seeds import parse_seeds
-from flaxformer.system.errors import UserError
+from flaxformer.system.errors import UserError, quote
 from flaxformer.system.python_files import find_experiment
 from flaxformer.system.typed_data import plain
 from flaxformer.system.wording import duration
@@ -78,7 +78,9 @@ def _subject(file: Path) -> tuple[Run, str, str, Path]:
         case Run() as run:
             return run, file.stem, "validation_loss", Path("runs") / file.stem
         case other:
-            raise UserError(f"'{file}' defines no `study`, `ledger` or `run`; expected one of them, found {other!r}")
+            raise UserError(
+                f"'{file}' defines no `study`, `ledger` or `run`; expected one of them, found {quote(other)}"
+            )
 
 
 def describe(floor: noise.Noise, analysis: Analysis) -> Iterator[str]:

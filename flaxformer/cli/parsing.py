@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flaxformer.cli.arguments import COMMANDS
+from flaxformer.cli.field_words import check_field_words
 from flaxformer.system.errors import UserError, did_you_mean
 
 INTRODUCTION = "Declare a Transformer ablation in one short file, run it, and read the answer with its uncertainty."
@@ -53,17 +54,17 @@ def parse(words: Sequence[str]) -> object:
     """The arguments of a command, as an instance of its class in `COMMANDS`; the first word is its name.
 
     Raises:
-      UserError: no such command.
+      UserError: no such command, or a field of the config in another form than PATH=VALUE.
       SystemExit: code 0 after --help; code 2 for arguments that cannot be read, which are explained.
     """
     name, *options = words
     if name not in COMMANDS:
         raise UserError(f"there is no command '{name}'{did_you_mean(name, list(COMMANDS))}")
     command = COMMANDS[name]
-    text = inspect.getdoc(command)
-    return tyro.cli(
-        command, prog=f"flaxformer {name}", args=with_set(command, options), description=text, config=SETTINGS
-    )
+    if hasattr(command, "overrides"):
+        check_field_words(options, {f"--{field.replace('_', '-')}" for field in get_type_hints(command)})
+    text, arguments = inspect.getdoc(command), with_port(with_set(command, options))
+    return tyro.cli(command, prog=f"flaxformer {name}", args=arguments, description=text, config=SETTINGS)
 
 
 def all_commands() -> type:
@@ -95,6 +96,15 @@ def with_set(command: type, arguments: Sequence[str]) -> list[str]:
         word for word, is_override in zip(arguments, override, strict=True) if not is_override and word != "--set"
     ]
     return [*remaining, "--set", *words] if words else remaining
+
+
+def with_port(arguments: Sequence[str]) -> list[str]:
+    """Let --serve stand without a port, for a free one."""
+    following = (*arguments[1:], "--")
+    is_alone = [word == "--serve" and after.startswith("--") for word, after in zip(arguments, following, strict=False)]
+    return [
+        part for word, alone in zip(arguments, is_alone, strict=True) for part in ([word, "0"] if alone else [word])
+    ]
 
 
 def _options_of_one_value(command: type) -> set[str]:

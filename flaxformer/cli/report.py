@@ -16,7 +16,7 @@ from flaxformer.system.errors import UserError
 
 
 def main(arguments: Report, console: Console) -> int:
-    """Write the report of a study, a job or a ledger, or those of all studies in a folder with an index page."""
+    """Write the report of a study, job or ledger, or of all studies and jobs in a folder, with an index page."""
     folder = arguments.directory
     if is_ledger(folder):
         show_ledger(read_ledger(folder), console, arguments.json)
@@ -26,11 +26,11 @@ def main(arguments: Report, console: Console) -> int:
     if is_job(folder):
         show_job(folder, console)
         return 0
-    if os.path.lexists(folder / "study.json") or not index.stores(folder):
+    if os.path.lexists(folder / "study.json") or not (index.stores(folder) or index.jobs(folder)):
         show_report(Store(folder), console, arguments.full, arguments.json)
         return 0
     if arguments.json:
-        raise UserError(f"--json with {folder}, which holds several studies; expected the folder of one")
+        raise UserError(f"--json with {folder}, which holds several results; expected the folder of one")
     entries = index.write_reports(folder)
     page = rewrite(folder, entries) if holds_claims(folder) else index.write_index(folder, entries)
     terminal.show_answers(console, [(entry.name, entry.verdict) for entry in entries])

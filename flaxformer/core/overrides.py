@@ -20,11 +20,14 @@ def override(config: ConfigT, texts: Sequence[str]) -> ConfigT:
     A class without parentheses, `model.attention=SigmoidAttention`, keeps the fields that both classes have.
 
     Raises:
-      UserError: a text that is not an override, an unknown path, or a value that its field does not accept.
+      UserError: a text that is not an override, an unknown path or one given twice, or a value that its field does
+        not accept.
     """
-    changes = {}
+    changes: dict[str, object] = {}
     for text in texts:
         path, equals, value = text.partition("=")
+        if path in changes:
+            raise UserError(f"'{path}' is changed twice, the second time to '{shorten(value)}'; expected it once")
         if not equals:
             raise UserError(f"override '{shorten(text)}'; expected path=value, such as model.layers=2")
         hint = _hint_at(config, path)

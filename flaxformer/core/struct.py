@@ -235,7 +235,15 @@ def _check_type(where: str, value: object, hint: object) -> None:
         if isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, float)):
             return
     value_text = f"the class {value.__name__}" if isinstance(value, type) else quote(value)
-    raise UserError(f"{where} is {value_text}; expected {_type_name(hint)}")
+    raise UserError(f"{where} is {value_text}; expected {_type_name(hint)}{_as_tuple(value, hint)}")
+
+
+def _as_tuple(value: object, hint: object) -> str:
+    """Return the tuple to write in place of one of its items; empty if a value is no item of a tuple of this type."""
+    items = [typing.get_args(kind)[0] for kind in alternatives(hint) if typing.get_origin(kind) is tuple]
+    if not any(isinstance(value, kind) for item in items for kind in alternatives(item) if isinstance(kind, type)):
+        return ""
+    return f": ({type(value).__name__}(...),)" if isinstance(value, Config) else f": ({quote(value)},)"
 
 
 def _check_value(where: str, value: object, metadata: Mapping[str, Any]) -> None:

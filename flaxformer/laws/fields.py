@@ -45,7 +45,7 @@ def fields(subject: Subject) -> Finding:
     numbers = _field_paths(subject.run, ("model", "loss_terms"), True)
     choices = _field_paths(subject.run, ("model",), False)
     idle = [path for path in numbers if not _number_matters(subject, path, before)]
-    idle += [path for path in choices if not _choice_matters(subject, path, before)]
+    idle += [p for p in choices if not (_choice_matters(subject, p, before) or _is_idle_in_package(subject, p))]
     idle += _idle_optimizer_fields(subject)
     note = _note_on_positions(subject.config, idle)
     idle = [path for path in idle if not (note and path.startswith("model.positions."))]
@@ -179,6 +179,23 @@ def _choice_matters(subject: Subject, path: str, before: Results) -> bool:
             if program_text(jax.make_jaxpr(start)(run)) != program_text(jax.make_jaxpr(start)(subject.run)):
                 return True
     return not has_valid
+
+
+def _is_idle_in_package(subject: Subject, path: str) -> bool:
+    """True if a field that a user's class inherits changes nothing in the package's class either."""
+    place, _, name = path.rpartition(".")
+    owner = get_at(subject.run, place)
+    inherited = [base for base in type(owner).__mro__ if base.__module__.partition(".")[0] == "flaxformer"]
+    base = next((base for base in inherited if name in getattr(base, "__dataclass_fields__", ())), None)
+    if base is None or name in _declared_fields(owner):
+        return False
+    values = {field.name: getattr(owner, field.name) for field in dataclasses.fields(base)}
+    try:
+        packaged = Subject(replace_at(subject.original_run, {place: base(**values)}), subject.seed)
+        before = _results(packaged.params, packaged.run, packaged.batch, random_key())
+    except Exception:  # the package's class is no whole component
+        return False
+    return not _choice_matters(packaged, path, before)
 
 
 def _idle_optimizer_fields(subject: Subject) -> list[str]:

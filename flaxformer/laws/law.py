@@ -15,10 +15,17 @@ SubjectT = TypeVar("SubjectT")
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Result of one law: the verdict, and where and by how much the law is violated, or why it does not apply."""
+    """Result of one law.
+
+    Args:
+      verdict: the verdict.
+      words: where and by how much the law is violated, or why it does not apply.
+      repair: how to repair this violation, if the usual cause is not that of the law.
+    """
 
     verdict: LawVerdict
     words: str = ""
+    repair: str = ""
 
     @property
     def is_violated(self) -> bool:
@@ -29,9 +36,16 @@ class Finding:
 OK = Finding("ok")
 
 
-def violation(words: str) -> Finding:
+NOT_FINITE = (
+    "a vector of zeros, as padding has, gives 0/0, or the infinite slope of a root, a norm or a logarithm: "
+    "add an epsilon to what is divided by, or whose root is taken"
+)
+"""Usual cause of a number that is not finite, and its repair."""
+
+
+def violation(words: str, repair: str = "") -> Finding:
     """Return the finding of a law that does not hold."""
-    return Finding("violated", words)
+    return Finding("violated", words, repair)
 
 
 def not_applicable(reason: str) -> Finding:
@@ -54,6 +68,13 @@ class Law(Generic[SubjectT]):
     claim: str
     repair: str
     check: Callable[[SubjectT], Finding]
+
+    def repairs(self, finding: Finding) -> str:
+        """Return how to repair a violation; of a number that is not finite, with the law's repair too."""
+        texts = [finding.repair] if finding.repair else []
+        if not finding.repair or finding.repair == NOT_FINITE:
+            texts.append(self.repair)
+        return ". Or: ".join(texts)
 
 
 def law(name: str, claim: str, repair: str) -> Callable[[Callable[[SubjectT], Finding]], Law[SubjectT]]:
@@ -100,7 +121,8 @@ def compare(a: ArrayLike, b: ArrayLike, what: str, allowed: float | None = None)
         return OK
     if not np.isfinite(gap):
         place = np.argwhere(np.isfinite(a) != np.isfinite(b))[0]
-        return violation(f"{what} differ: {a[tuple(place)]:.3g} and {b[tuple(place)]:.3g} at {_index(place)}")
+        words = f"{what} differ: {a[tuple(place)]:.3g} and {b[tuple(place)]:.3g} at {_index(place)}"
+        return violation(words, NOT_FINITE)
     with np.errstate(invalid="ignore"):
         distance = np.nan_to_num(np.abs(a - b), nan=0, posinf=0)
     place = np.unravel_index(int(distance.argmax()), a.shape)

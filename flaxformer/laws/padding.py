@@ -11,7 +11,16 @@ from jaxtyping import Bool, PyTree
 from flaxformer.laws.calls import random_key
 from flaxformer.laws.embedded import embedded_config
 from flaxformer.laws.inputs import NO_MASKS
-from flaxformer.laws.law import Finding, compare, compare_trees, first_violated, law, not_applicable, violation
+from flaxformer.laws.law import (
+    NOT_FINITE,
+    Finding,
+    compare,
+    compare_trees,
+    first_violated,
+    law,
+    not_applicable,
+    violation,
+)
 from flaxformer.laws.subject import Subject
 
 EXTRA = 3
@@ -157,9 +166,9 @@ class PaddingCheck:
         zeros, other = (self._probe(full, valid, fill) for fill in (0.0, 3.0))
         where = "in all of a sequence"
         if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves((zeros.by_tokens[valid], zeros.by_weights))):
-            yield violation(f"gradients with padding {where} are not finite")
+            yield violation(f"gradients with padding {where} are not finite", NOT_FINITE)
         if not np.all(np.isfinite(zeros.output)):
-            yield violation(f"outputs with padding {where} are not finite")
+            yield violation(f"outputs with padding {where} are not finite", NOT_FINITE)
         is_compared = valid if self.subject.has_output_per_token else valid.any(-1)
         what = f"outputs with other contents of padding {where}"
         yield compare(zeros.output[is_compared], other.output[is_compared], what, self.subject.tolerance)

@@ -1,4 +1,4 @@
-"""Law of updates: an optimizer changes a weight in the same way in both layouts, whatever else is in the tree."""
+"""Law of updates: an optimizer descends, and changes a weight alike in both layouts, whatever else is in the tree."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from flaxformer import model
 from flaxformer.core.params import path_name
 from flaxformer.laws.configs import is_user_defined
-from flaxformer.laws.law import TOLERANCES, Finding, compare, first_violated, law, not_applicable
+from flaxformer.laws.law import OK, TOLERANCES, Finding, compare, first_violated, law, not_applicable, violation
 from flaxformer.laws.programs import fast_jit, has_single_precision
 from flaxformer.laws.subject import Subject
 from flaxformer.model import Transformer
@@ -25,7 +25,8 @@ STEPS = 3
 
 @law(
     "updates",
-    "an optimizer updates a weight in the same way with unrolled and scanned layers, whatever else is in the tree",
+    "an optimizer descends, and updates a weight in the same way with unrolled and scanned layers, whatever else is "
+    "in the tree",
     "treat each matrix of each layer by itself: arrays of scanned layers have a leading axis of layers, over which no "
     "norm and no mean may be taken, and weights that are not trained are None",
 )
@@ -58,6 +59,7 @@ def _check(run: Run) -> Iterator[Finding]:
         return scale * random.standard_normal(shape)
 
     weights, *gradients = (jax.tree.map(lambda spec: draw(spec.shape), specs) for _ in range(1 + STEPS))
+    yield _descends(weights, gradients[0], run)
     trees = [weights, *gradients]
     whole = _updates(trees, run)
     scanned = [with_layout(tree, "scanned") for tree in trees]
@@ -71,6 +73,21 @@ def _check(run: Run) -> Iterator[Finding]:
         alone = _updates([select(tree, mask) for tree in trees], run)
         beside = [select(tree, mask) for tree in _updates(zeroed, run)]
         yield from _compare(beside, alone, run, trees, "beside other weights that are 0 and without them")
+
+
+def _descends(weights: Transformer, gradient: Transformer, run: Run) -> Finding:
+    """Check that the updates by a gradient that stays the same do not go along it."""
+    without_decay = run.replace(optimizer=run.optimizer.replace(weight_decay=0.0))
+    last = _updates([weights, *[gradient] * STEPS], without_decay)[-1]
+    products = jax.tree.map(lambda update, g: float((np.asarray(update) * np.asarray(g)).sum()), last, gradient)
+    total = sum(jax.tree.leaves(products))
+    if not total > 0:
+        return OK
+    return violation(
+        f"the update by a gradient that stays the same goes along it (their product is {total:.2g}), so the loss rises",
+        "leave out the sign and the learning rate, as optax.scale(-1) and optax.scale_by_learning_rate: direction() "
+        "returns u of w ← w − rate · u",
+    )
 
 
 def _compare(

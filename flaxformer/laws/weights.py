@@ -11,7 +11,7 @@ from flaxformer import model
 from flaxformer.core import params
 from flaxformer.core.weight_axes import axes
 from flaxformer.laws.calls import loss_and_gradient, random_key
-from flaxformer.laws.law import OK, Finding, law, violation
+from flaxformer.laws.law import NOT_FINITE, OK, Finding, law, violation
 from flaxformer.laws.subject import Subject
 
 WHOLE_AXES = ("heads", "key_value_heads", "d_model", "d_head", "d_value", "d_norm")
@@ -42,7 +42,8 @@ def weights(subject: Subject) -> Finding:
         name, g = params.path_name(path), np.asarray(g)
         if not np.all(np.isfinite(g)):
             return violation(
-                f"the gradient of {name} is not finite in {int((~np.isfinite(g)).sum())} of {g.size} numbers"
+                f"the gradient of {name} is not finite in {int((~np.isfinite(g)).sum())} of {g.size} numbers",
+                NOT_FINITE,
             )
         if not is_trained or not g.size or (subject.mixes_batch and not weight_axes.fan_in):
             continue  # a bias before a norm over the batch has no gradient
@@ -112,7 +113,7 @@ def _check_large_weights(subject: Subject) -> Finding:
         lambda g, is_trained: np.asarray(g) if is_trained else np.zeros_like(g), gradient, subject.is_trained
     )
     if not all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient)):
-        return violation(f"gradients are not finite with matrices that are {LARGER} times as large")
+        return violation(f"gradients are not finite with matrices that are {LARGER} times as large", NOT_FINITE)
     random, size = np.random.default_rng(2), math.sqrt(_product(gradient, gradient)) or 1.0
     direction = jax.tree.map(
         lambda g, is_trained: g / size + 0.1 * is_trained * random.standard_normal(g.shape) / math.sqrt(g.size or 1),
@@ -153,7 +154,8 @@ def _compare_slope(
             return OK
     nearest = min(slopes, key=lambda value: abs(value - slope))
     return violation(
-        f"the derivative by {name} along a direction is {slope:.4g}; finite differences give {nearest:.4g}"
+        f"the derivative by {name} along a direction is {slope:.4g}; finite differences give {nearest:.4g}",
+        "" if np.isfinite([slope, nearest]).all() else NOT_FINITE,
     )
 
 

@@ -9,8 +9,16 @@ from msgspec.structs import replace
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.report import phrasing
-from flaxformer.report.drawing import COLUMN, LineStyle, add_hover_text, draw_references, has_wide_range, set_log_scale
-from flaxformer.report.scores_figure import panel_axis, series, series_styles
+from flaxformer.report.drawing import (
+    COLUMN,
+    LineStyle,
+    add_hover_text,
+    draw_references,
+    has_wide_range,
+    set_log_scale,
+    wrap,
+)
+from flaxformer.report.scores_figure import CHARACTER, LINE, panel_axis, series, series_styles
 from flaxformer.statistics.estimates import Estimate
 from flaxformer.study.divergence import on_validation
 from flaxformer.system.wording import with_prefix
@@ -47,16 +55,18 @@ def curves_figure(
     lines, across = -(-len(panels) // columns), _legend_columns(used, width)
     legend = 0.13 * (-(-len(used) // across)) + 0.2 if len(used) > 1 else 0.0
     height = 1.75 if width == COLUMN else 2.0 if columns > 1 else 2.6
+    titles = [wrap(f"{axis} {level}" if axis else "", int(width / columns / CHARACTER)) for level in panels]
+    height += LINE * (max(map(len, titles)) - 1)
     figure = Figure(figsize=(width, height * lines + legend + 0.1), layout="constrained")
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for ax in grid.flat[len(panels) :]:
         ax.remove()
     shown = list(grid.flat[: len(panels)])
     metric = phrasing.metric(replace(analysis.study, metric=on_validation(analysis.study.metric)))
-    for i, (ax, (level, curves)) in enumerate(zip(shown, panels.items(), strict=True)):
+    for i, (ax, title, curves) in enumerate(zip(shown, titles, panels.values(), strict=True)):
         for name, curve in curves.items():
             _draw_curve(ax, curve, styles[name], name, against)
-        ax.set_title(f"{axis} {level}" if axis else "")
+        ax.set_title("\n".join(title))
         ax.set_xlabel(
             {"step": "step", "compute": "training compute (FLOPs)"}[against] if i + columns >= len(panels) else ""
         )
@@ -66,8 +76,8 @@ def curves_figure(
     if against == "compute":
         set_log_scale(shown[0], "x", text=lambda flops: with_prefix(flops, ""))
     if len(used) > 1:
-        title = " · ".join(study_axis.name for study_axis in analysis.study.axes if study_axis.name != axis)
-        add_legend(figure, shown, used, title, across)
+        heading = " · ".join(study_axis.name for study_axis in analysis.study.axes if study_axis.name != axis)
+        add_legend(figure, shown, used, heading, across)
     return figure
 
 

@@ -1,17 +1,20 @@
-"""Index of a folder: a page with the question, answer and progress of each study and probe, and links to reports."""
+"""Index of a folder: a page with the question, answer and progress of each study, probe and job, and their reports."""
 
 import dataclasses
+import datetime
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.report import html, provenance_text, verdicts
+from flaxformer.report.job import JobResults, is_job, read_job, write_job_report
 from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
 from flaxformer.report.write import report_path, write
+from flaxformer.store import job_log
 from flaxformer.store.line_forms import LAUNCHES
-from flaxformer.store.places import RUNGS
+from flaxformer.store.places import REPORT, RUNGS
 from flaxformer.store.store import Store, read_lines
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
@@ -22,7 +25,7 @@ MOST_FOLDERS = 20_000
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Summary of a study or probe, for one row of the index."""
+    """Summary of a study, probe or training job, for one row of the index."""
 
     report: Path
     """Its page, if it has one."""
@@ -40,6 +43,16 @@ def stores(folder: Path) -> list[Store]:
     Raises:
       UserError: there are more folders than a folder of results has.
     """
+    return [Store(path) for path in _outputs(folder) if not is_job(path) and path.parent.name != RUNGS]
+
+
+def jobs(folder: Path) -> list[Path]:
+    """Return the folder of every training job in a folder and below it, ordered by path."""
+    return [path for path in _outputs(folder) if is_job(path)]
+
+
+def _outputs(folder: Path) -> list[Path]:
+    """Return every output folder of a study, probe or job in a folder and below it, ordered by path."""
     folders = []
     for number, (path, inner, files) in enumerate(os.walk(folder)):
         if number == MOST_FOLDERS:
@@ -47,15 +60,15 @@ def stores(folder: Path) -> list[Store]:
                 f"{folder} holds more than {MOST_FOLDERS:,} folders; expected the output folder of 'run', or a folder "
                 "of such folders"
             )
-        if "study.json" in files or "study.json" in inner:
+        if "study.json" in files or "study.json" in inner or is_job(Path(path)):
             inner.clear()
-            folders += [Path(path)] if Path(path).parent.name != RUNGS else []
-    return [Store(path) for path in sorted(folders)]
+            folders.append(Path(path))
+    return sorted(folders)
 
 
 def write_reports(folder: Path) -> list[Entry]:
-    """Write the report of every study and probe that has results, and return their summaries."""
-    return entries(folder, _write)
+    """Write the report of every study, probe and job that has results, and return their summaries."""
+    return entries(folder, _write, write_job_report)
 
 
 def _write(store: Store) -> Analysis:
@@ -66,9 +79,25 @@ def _write(store: Store) -> Analysis:
         return analyse(store)
 
 
-def entries(folder: Path, analyse: Callable[[Store], Analysis] = analyse) -> list[Entry]:
-    """Return a summary of each study and probe; of one that cannot be read, the error."""
-    return [_entry(store, str(store.root.relative_to(folder)), analyse) for store in stores(folder)]
+def entries(
+    folder: Path,
+    analyse: Callable[[Store], Analysis] = analyse,
+    read_job: Callable[[Path], JobResults] = read_job,
+) -> list[Entry]:
+    """Return a summary of each study, probe and job; of one that cannot be read, the error."""
+    studies = [_entry(store, str(store.root.relative_to(folder)), analyse) for store in stores(folder)]
+    return studies + [_job_entry(path, str(path.relative_to(folder)), read_job) for path in jobs(folder)]
+
+
+def _job_entry(path: Path, name: str, read_job: Callable[[Path], JobResults]) -> Entry:
+    try:
+        job = read_job(path)
+    except UserError as error:
+        return Entry(path / REPORT, name, "", str(error), "", "", "")
+    date = datetime.datetime.fromtimestamp((path / job_log.NAME).stat().st_mtime, datetime.UTC)
+    answer = f"{'; '.join([job.state, *job.scores])}."
+    steps = f"{job.step:,} of {count_of(job.steps, 'step')}"
+    return Entry(path / REPORT, name, "training job", answer, "1", steps, f"{date:%Y-%m-%d}")
 
 
 def _entry(store: Store, name: str, analyse: Callable[[Store], Analysis]) -> Entry:
@@ -95,19 +124,19 @@ def index_table(folder: Path, listed: Sequence[Entry]) -> str:
     """Return the entries of a folder as an HTML table whose first column links to the reports."""
     rows = [[entry.name, entry.question, entry.verdict, entry.seeds, entry.runs, entry.date] for entry in listed]
     links = [entry.report.relative_to(folder).as_posix() if entry.report.exists() else None for entry in listed]
-    header = ["study or probe", "question", "answer", "seeds", "done", "last run"]
+    header = ["study, probe or job", "question", "answer", "seeds", "done", "last run"]
     return html.table(Table("", header, rows, len(header)), links) if rows else ""
 
 
 def write_index(folder: Path, listed: Sequence[Entry]) -> Path:
-    """Write index.html for the studies and probes of a folder.
+    """Write index.html for the studies, probes and jobs of a folder.
 
     Raises:
-      UserError: the folder has no study or probe.
+      UserError: the folder has none.
     """
     body = index_table(folder, listed)
     if not body:
-        raise UserError(f"{folder} and the folders in it hold no study; expected the output folder of 'run'")
-    fragments = [f"<h1>Studies and probes in {html.escape(folder.resolve().name)}</h1>", body]
+        raise UserError(f"{folder} and the folders in it hold no study and no job; expected those of 'run' or 'train'")
+    fragments = [f"<h1>Results in {html.escape(folder.resolve().name)}</h1>", body]
     write_printable(folder / "index.html", html.page(folder.resolve().name, fragments))
     return folder / "index.html"

@@ -31,7 +31,9 @@ ROW, LINE, MARGIN = 0.17, 0.11, 0.62
 EFFECT_ROW, LEGEND, OFFSET = 0.24, 0.16, 0.17
 """Inches of a row and of the legend; distance of the two effects of a change from its middle, in rows."""
 CHARACTERS = 40
-"""Characters of a line below a figure as wide as a column."""
+"""Characters of a line below or above a figure as wide as a column."""
+CHARACTER, FEW, FONT = 0.055, 5, 7
+"""Inches of a character; characters of a label beside the rows that may exceed their height; points of the font."""
 
 
 def arms_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
@@ -65,7 +67,9 @@ def _draw_rows(
         return None
     names = [wrap(phrasing.arm(arm.labels), int(SHORT * width / COLUMN)) for arm in shown]
     rows = len(shown) + (max(map(len, names)) - 1) * LINE / ROW * len(shown)
-    figure = Figure(figsize=(width, MARGIN + ROW * rows), layout="constrained")
+    is_beside = CHARACTER * len(ylabel) <= ROW * rows + CHARACTER * FEW  # upright; a longer one would be cut at the top
+    above = [] if is_beside else wrap(ylabel, int(CHARACTERS * width / COLUMN))
+    figure = Figure(figsize=(width, MARGIN + ROW * rows + LINE * len(above)), layout="constrained")
     ax = figure.subplots()
     ax.set_ylim(len(shown) - 0.4, -0.6)
     for row, (arm, style) in enumerate(zip(shown, styles, strict=True)):
@@ -77,7 +81,9 @@ def _draw_rows(
     ax.set_yticks(range(len(shown)), ["\n".join(lines) for lines in names])
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(xlabel)
-    ax.set_ylabel(ylabel)
+    ax.set_ylabel(ylabel if is_beside else "")
+    if above:
+        figure.suptitle("\n".join(above), x=0, ha="left", fontsize=FONT)
     ax.grid(axis="both")
     return figure
 

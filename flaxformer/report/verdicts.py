@@ -109,18 +109,18 @@ def without_diverged(claim: JudgedClaim) -> str:
 
 
 def verdict_of(claim: JudgedClaim) -> str:
-    """The verdict of a claim; "exploratory" before it if the claim was declared after its data.
+    """The verdict of a claim; "exploratory" before it if the claim was declared after its data, or "withdrawn".
 
     Of an interaction whose effects are not both in the claimed direction, it is that of their difference.
     """
-    verdict = qualified_verdict(claim)
-    return f"exploratory: {verdict}" if claim.is_exploratory else verdict
+    before = "withdrawn: " if claim.is_withdrawn else "exploratory: " if claim.is_exploratory else ""
+    return before + qualified_verdict(claim)
 
 
 def marked_verdict(claim: JudgedClaim) -> tuple[str, str]:
     """The verdict of a claim with its mark, and its style in a terminal."""
     verdict = claim.judgement.verdict
-    if claim.is_exploratory:
+    if claim.is_exploratory or claim.is_withdrawn:
         return f"· {verdict_of(claim)}", "dim"
     return f"{MARKS[verdict]} {verdict_of(claim)}", STYLES[verdict]
 
@@ -128,7 +128,7 @@ def marked_verdict(claim: JudgedClaim) -> tuple[str, str]:
 def when_declared(claim: JudgedClaim) -> str:
     """Time of a claim's declaration relative to its data, to follow "declared"."""
     declaration = claim.declaration
-    if declaration is None:
+    if declaration is None:  # withdrawn
         return "before its data, and withdrawn after"
     if not declaration.is_intact:
         return "at an unknown time"

@@ -139,7 +139,14 @@ class DeclaredTrial(Record, frozen=True, kw_only=True):
     group: str
     seed: Int64
     fingerprint: str
+    kept: str | None = None
+    """Fingerprint of its result, if that is of earlier code and was kept."""
     initial_weights: str | None = None
+
+    def accepts(self, seed: int | None, fingerprint: str | None) -> bool:
+        """True if a result with this seed and fingerprint is of this trial; one without them may be."""
+        known = (None, self.fingerprint, self.kept)
+        return seed is None or (seed == self.seed and fingerprint in known)
 
 
 class DeclaredArm(Record, frozen=True, kw_only=True):
@@ -199,6 +206,8 @@ class Declaration(DeclaredQuestion, dict=True, frozen=True, kw_only=True):
     kept_measurements: tuple[str, ...] = ()
     """Earlier `measured_by` whose measurements are kept."""
     code_changes: tuple[CodeChange, ...] = ()
+    kept_results: dict[str, str] = msgspec.field(default_factory=dict)
+    """Fingerprint of each result of earlier code that was kept, by the name of its trial."""
 
     def __post_init__(self) -> None:
         expect(bool(self.seeds) and len({*self.seeds}) == len(self.seeds), "seeds", self.seeds, "different seeds")
@@ -237,6 +246,7 @@ class Declaration(DeclaredQuestion, dict=True, frozen=True, kw_only=True):
                 group=arm.group,
                 seed=seed,
                 fingerprint=arm.fingerprints[n],
+                kept=self.kept_results.get(f"{arm.arm},seed={seed}"),
                 initial_weights=arm.initial_weights[n] if arm.initial_weights else None,
             )
             for arm in self.arms

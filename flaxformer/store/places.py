@@ -43,6 +43,8 @@ MARKS = {
     "data.json": "prepared data",
 }
 """Files that only one kind of output folder has at its top, and that kind."""
+MOST_LISTED = 4
+"""Number of folders that a message lists."""
 
 
 def check_kind(root: Path, kind: str) -> None:
@@ -54,6 +56,23 @@ def check_kind(root: Path, kind: str) -> None:
     for name, other in MARKS.items():
         if other != kind and os.path.lexists(root / name):
             raise UserError(f"{root} holds {other} ({name}); expected a folder of its own for {kind} (--output)")
+
+
+def describe_without_study(root: Path) -> str:
+    """Return the message for a folder without a study: what it holds, or the folders in it that are outputs."""
+    message = f"{root} holds no study (no study.json)"
+    if (kind := _kind_of(root)) not in (None, STUDY):
+        return f"{message}, but {kind}; expected the output folder of 'run'"
+    try:
+        inner = sorted(path for path in root.iterdir() if path.is_dir() and _kind_of(path) is not None)
+    except OSError:
+        inner = []
+    listed = ", ".join(map(str, inner[:MOST_LISTED])) + (", …" if len(inner) > MOST_LISTED else "")
+    return f"{message}; expected the output folder of 'run'" + (f": {listed}" if inner else "")
+
+
+def _kind_of(root: Path) -> str | None:
+    return next((kind for name, kind in MARKS.items() if os.path.lexists(root / name)), None)
 
 
 def next_superseded(root: Path, ending: str = "") -> Path:

@@ -33,7 +33,7 @@ from flaxformer.store import declaration, records
 from flaxformer.store.checks import by_trial, check_characters, check_file_name
 from flaxformer.store.declaration import FORMAT, Declaration
 from flaxformer.store.line_forms import DISAGREEMENTS, LAUNCHES, MEASUREMENTS, read_checked
-from flaxformer.store.places import FILES, FOLDERS, STUDY, check_kind
+from flaxformer.store.places import FILES, FOLDERS, STUDY, check_kind, describe_without_study
 from flaxformer.store.rows import Row, RunStatus
 from flaxformer.system import digests
 from flaxformer.system.digests import DamagedError, FormError, JsonObject
@@ -87,9 +87,7 @@ class Store:
         try:
             return self.read_declaration()
         except (FileNotFoundError, NotADirectoryError):
-            raise UserError(
-                f"{self.root} holds no study (no study.json); expected the output folder of 'run'"
-            ) from None
+            raise UserError(describe_without_study(self.root)) from None
         except DamagedError as error:
             raise UserError(
                 f"{self.root / 'study.json'} is damaged ({error}); expected JSON as 'run' wrote it: running again does"

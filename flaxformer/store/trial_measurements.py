@@ -39,12 +39,13 @@ def read(store: Store) -> tuple[list[MeasuringLaunch], list[TrialMeasurement]]:
 def current(store: Store, study: Declaration) -> dict[str, dict[str, TrialMeasurement]]:
     """Return the measurements by function and trial: of each function's last launch, for the declared trials."""
     launches, measurements = read(store)
-    fingerprints = study.fingerprints
+    trials = {trial.trial: trial for trial in study.trials}
     return {
         launch.function: {
             entry.trial: entry
             for entry in measurements
-            if entry.key == launch.key and fingerprints.get(entry.trial) == entry.fingerprint
+            if entry.key == launch.key and entry.trial in trials
+            if entry.fingerprint in (trials[entry.trial].fingerprint, trials[entry.trial].kept)
         }
         for launch in launches
     }

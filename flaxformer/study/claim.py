@@ -92,9 +92,12 @@ class Claim:
             )
         if getattr(self, wrong) is not None:
             raise UserError(f"claim '{self.text}' has {kind} with {wrong}; expected {kind} with {other}")
-        if (kind == "equal") != (self.within is not None):
+        if kind == "equal" and self.within is None:
+            raise UserError(f"claim '{self.text}' has equal and no within; expected within=, the margin of equality")
+        if kind != "equal" and self.within is not None:
             raise UserError(
-                f"claim '{self.text}' has {kind} and within={self.within}; expected a margin with equal only"
+                f"claim '{self.text}' has {kind} and within={self.within}; expected by={self.within}, the least "
+                f"difference, or equal=A, to=B, within={self.within}"
             )
         if (self.within is not None and self.within <= 0) or self.by < 0:
             raise UserError(

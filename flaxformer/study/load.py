@@ -13,9 +13,16 @@ from typing import TypeVar
 from flaxformer.core.overrides import override
 from flaxformer.study.caveats import mark_overridden
 from flaxformer.study.declare import Study
-from flaxformer.system.errors import UserError
+from flaxformer.system.errors import UserError, quote
 from flaxformer.system.files import digest_of
-from flaxformer.system.python_files import check_is_python, find_experiment, near_names, siblings
+from flaxformer.system.python_files import (
+    CLASSES,
+    check_is_python,
+    defines_none_of,
+    find_experiment,
+    near_names,
+    siblings,
+)
 from flaxformer.system.user_code import reads, remember_sources
 from flaxformer.system.user_code.source import is_edited, is_user_module
 
@@ -39,9 +46,12 @@ def load(file: Path, name: str, kind: type[T]) -> T:
     """
     module = load_module(file, f"defines `{name}`")
     defined = getattr(module, name, None)
-    if not isinstance(defined, kind):
-        raise UserError(f"'{file}' defines no `{name}`; expected `{name} = {kind.__name__}(...)`, found {defined!r}")
-    return defined
+    if isinstance(defined, kind):
+        return defined
+    further = [key for key in CLASSES if type(getattr(module, key, None)).__name__ == CLASSES[key] != kind.__name__]
+    is_named = not (further or defined is None or callable(defined) or isinstance(defined, ModuleType))
+    value = f", found {quote(defined)}" if is_named else ""  # `from flaxformer import *` defines a function `run`
+    raise UserError(defines_none_of(file, {name: kind.__name__}, further) + value)
 
 
 def load_module(file: Path, purpose: str) -> ModuleType:

@@ -88,15 +88,25 @@ def class_notes(labels: ClassLabels, source: Source) -> list[str]:
 
 
 def _slips(names: tuple[str, ...], counts: np.ndarray) -> Iterator[str]:
-    """Yield a sentence per label that is written almost like a label of 10 times its rows, or like it but for case."""
+    """Yield a sentence per label that is written almost like a label of 10 times its rows, or like any but for form.
+
+    The form is the case of letters, and of a number its notation: 1 and 1.0.
+    """
     for i, name in enumerate(names if len(names) <= FEW_CLASSES else ()):
         likely = {
-            other.casefold(): other
+            _without_form(other): other
             for j, other in enumerate(names)
-            if counts[j] >= 10 * counts[i] or (j < i and other.casefold() == name.casefold())
+            if counts[j] >= 10 * counts[i] or (j < i and _without_form(other) == _without_form(name))
         }
-        for near in difflib.get_close_matches(name.casefold(), likely, n=1, cutoff=0.8):
+        for near in difflib.get_close_matches(_without_form(name), likely, n=1, cutoff=0.8):
             yield f"'{name}' ({count_of(int(counts[i]), 'row')}) is written almost like '{likely[near]}': is it a slip?"
+
+
+def _without_form(name: str) -> str:
+    try:
+        return str(float(name))
+    except ValueError:
+        return name.casefold()
 
 
 def class_references(labels: ClassLabels, source: Source) -> dict[str, float]:

@@ -102,8 +102,12 @@ class PairTask(Task):
         sides = {side: self._within_limits(pairs) for side, pairs in self.sides().items()}
         for side in ("training", "validation"):
             if not sides[side]:
-                counts = f"{sum(map(len, sides.values()))} pairs of lines of 1 to {self.max_length} tokens"
-                raise UserError(f"{type(self).__name__}: 0 of {counts} are on the {side} side; expected at least one")
+                used = sum(map(len, sides.values()))
+                left_out = sum(map(len, self.sides().values())) - used
+                raise UserError(
+                    f"{type(self).__name__}: 0 of {used} pairs of lines of 1 to {self.max_length} tokens are on the "
+                    f"{side} side; expected at least one ({left_out} pairs are left out: empty, or above max_length)"
+                )
         sizes = self.source_length, self.sequence_length
         held_out = self._examples(sides["validation"], *sizes)
         tested = self._examples(sides["test"], *sizes) if sides.get("test") else None

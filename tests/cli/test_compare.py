@@ -77,4 +77,4 @@ def test_the_command_prints_both_sides_from_the_folders_alone(tmp_path, one, cap
     assert out.count("+0.25") == 4
     assert out.count("inconclusive") + out.count("supported") + out.count("refuted") == 6
     assert main(["compare", "a", "nowhere"]) == 2
-    assert "nowhere holds no study" in capsys.readouterr().err
+    assert "no folder 'nowhere'" in capsys.readouterr().err

@@ -25,6 +25,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.py").write_text(STUDY)
     (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "star.py").write_text("from flaxformer import *\nstudy = 1\n")
+    (tmp_path / "starred_job.py").write_text("from flaxformer.catalog import *\nrun = 1\n")
+    (tmp_path / "neither.py").write_text("model = 1\n")
     (tmp_path / "open.py").write_text("study = (\n")
     (tmp_path / "notes.txt").write_text("not a program\n")
     (tmp_path / "runs" / "widths").mkdir(parents=True)
@@ -44,6 +47,21 @@ MISTAKES = [
         ([command, "notes.txt"], f"'notes.txt' is not a Python file (.py); expected one that defines `{name}`")
         for command, name in {"run": "study", "train": "run", "improve": "ledger", "check": "study` or `run"}.items()
     ),
+    (["train", "star.py"], "'star.py' defines `study` and no `run`; expected flaxformer run star.py"),
+    (["plan", "starred_job.py"], "defines `run` and no `study`; expected flaxformer train starred_job.py"),
+    (["run", "neither.py"], "'neither.py' defines no `study`; expected `study = Study(...)`"),
+    (["noise", "neither.py"], "`run = Run(...)` or `ledger = Ledger(...)`"),
+    (["check", "runs"], "'runs' is a folder; expected a Python file that defines `study` or `run`"),
+    (
+        ["report", "study.py"],
+        "'study.py' is a file; expected the output folder of a study or a job, such as runs/study",
+    ),
+    (
+        ["compare", "runs", "job.py"],
+        "'job.py' is a file; expected the output folder of a study or a job, such as runs/job",
+    ),
+    (["compare", "run", "runs"], "no folder 'run'; did you mean 'runs'?"),
+    (["train", "job.py", "--output", "notes.txt/x"], "output is 'notes.txt/x', and 'notes.txt' is a file"),
     (["run", "open.py"], "open.py, line 1: '(' was never closed"),
     (["report", "runs/width"], "no folder 'runs/width'; did you mean 'runs/widths'?"),
     (["generate", "elsewhere"], "no folder 'elsewhere'; expected a folder of results"),
@@ -63,8 +81,61 @@ def test_a_mistake_is_one_message(folder, capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+WORDS = [
+    (["run", "study.py", "--steps", "10"], "'--steps' is no option; expected the field and its value in one word: "
+     "training.steps=10"),
+    (["train", "job.py", "--lr=0.1"], "in one word: optimizer.learning_rate=0.1"),
+    (["train", "job.py", "--model.layers", "2"], "in one word: model.layers=2"),
+    (["plan", "study.py", "model.layers"], "in one word: model.layers=VALUE"),
+    (["plan", "study.py", "model.layers = 2"], "in one word: model.layers=2"),
+    (["plan", "study.py", "seeds=3"], "'seeds=3' is no field of the run; expected --seeds 3"),
+    (["run", "study.py", "--seeds", "0"], "seeds is '0', which names no seed"),
+    (["run", "study.py", "--share", "3/2"], "share is '3/2'; expected K/N"),
+    (["run", "study.py", "--workers", "2"], "launcher is None; expected --launcher local"),
+    (["run", "study.py", "--devices", "0"], "devices is 0; expected at least 1"),
+    (["plan", "study.py", "--quick"], "--quick is given without --target, and has no effect"),
+    (["train", "job.py", "--remat"], "--remat is given without --plan, and has no effect"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("from star import *\nfrom flaxformer import *\n", "defines `study` and no `run`; expected flaxformer run"),
+        ("from flaxformer import *\nglobals()\n", "defines no `run`; expected `run = Run(...)`"),
+    ],
+)
+def test_what_an_executed_file_defines_is_named(folder, capsys, text, message):
+    (folder / "star.py").write_text("from flaxformer import *\nstudy = Study(name='x', question='x', baseline=Run())\n")
+    (folder / "own.py").write_text(text)
+    assert main(["train", "own.py"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "function" not in error
+
+
+@pytest.mark.parametrize(("words", "message"), WORDS)
+def test_a_word_in_another_form_is_one_message(folder, capsys, words, message):
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "model.py"], ["noise", "a.py", "--change", "model.dropout=0.1"], ["run", "a.py", "seeds=Seeds()"]]
+)
+def test_files_and_values_of_options_are_no_fields(words):
+    assert parse(words).file.suffix == ".py"
+
+
+@pytest.mark.parametrize(
+    ("words", "port"), [(["--serve"], 0), (["--serve", "8000"], 8000), (["--serve", "--json"], 0), ([], None)]
+)
+def test_a_page_is_served_on_a_free_port_without_a_number(words, port):
+    assert parse(["status", "runs", *words]).serve == port
+
+
 def test_no_mistake_imports_jax(folder):
-    for words, _ in MISTAKES[:4]:
+    for words, _ in (*MISTAKES[::4], *WORDS[::4]):
         done = subprocess.run([sys.executable, "-c", WITHOUT_JAX, *words], capture_output=True, check=False)
         assert done.returncode == 2
 
@@ -76,6 +147,10 @@ def test_no_mistake_imports_jax(folder):
         "run = 1\nif run:\n    study = 2\n",
         "from elsewhere import *\nrun = 1\n",
         "from elsewhere import study\nrun = 1\n",
+        "from .flaxformer import *\nrun = 1\n",
+        "run = 1\nglobals()['study'] = 2\n",
+        "import absent\n",
+        "x = 1 / 0\n",
     ],
 )
 def test_a_file_that_may_define_the_name_is_executed(folder, text):
@@ -86,6 +161,8 @@ def test_a_file_that_may_define_the_name_is_executed(folder, text):
 def test_near_names_are_of_the_candidates(folder):
     assert near_names(folder / "jb.py", folder.iterdir()) == f"did you mean '{folder / 'job.py'}'?"
     assert near_names(folder / "jb.py", []) == ""
+    assert near_names(folder / "none.py", [folder / "job.py"]) == ""
+    assert near_names(folder / "jobs", [folder / "job.py"]) == f"did you mean '{folder / 'job.py'}'?"
 
 
 def test_a_folder_that_cannot_be_read_has_no_names(folder):

@@ -59,7 +59,8 @@ def test_a_config_with_a_pattern_of_classes_is_one_of_components():
         (lambda: Block(attention=Gated), "Block.attention is the class Gated; expected Attention, "),
         (lambda: Block(attention=3), "Block.attention is 3; expected Attention, "),
         (lambda: MODEL.replace(pattern=(Block(), Block(positions=LearnedPositions))), "pattern.1.positions is 'Lear"),
-        (lambda: MODEL.replace(pattern=3), "ModelConfig.pattern is 3; expected tuple"),
+        (lambda: MODEL.replace(pattern=3), "ModelConfig.pattern is 3; expected tuple$"),
+        (lambda: MODEL.replace(pattern=Block()), r"expected tuple: \(Block\(...\),\)"),
         (lambda: override(Run(), ["model.pattern=(Block(attention=Gated),)"]), "model.pattern.0.attention is 'Gated'"),
     ],
 )

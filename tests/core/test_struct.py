@@ -137,6 +137,8 @@ def test_overrides_are_applied_together():
     assert (changed.training.steps, changed.model.attention.heads) == (30, 5)
     with pytest.raises(UserError, match="divisor"):
         override(RUN, ["model.d_model=30"])
+    with pytest.raises(UserError, match=r"'model.layers' is changed twice, the second time to '3'"):
+        override(RUN, ["model.layers=2", "model.layers=3"])
 
 
 def test_differences_are_listed_field_by_field():

@@ -212,7 +212,12 @@ def test_invalid_utf8_raises_an_error_with_file_and_offset(tmp_path, monkeypatch
         ("six.parquet", b"PAR1 not so", {}, "six.parquet: expected a Parquet file, but"),
         ("alone.jsonl", b'{"text": "a"}\n', {}, "the (train|validation) side has no text; expected more documents"),
         ("a.txt", b"abc " * 9, {"tokenizer": "bpe"}, "vocabulary is None; expected a number for tokenizer='bpe'"),
-        ("a.txt", b"abc " * 9, {"vocabulary": 300}, "vocabulary is 300; expected a number for tokenizer='bpe', and No"),
+        (
+            "a.txt",
+            b"abc " * 9,
+            {"vocabulary": 300},
+            "vocabulary is 300; expected a number for tokenizer='bpe', such as",
+        ),
         ("a.txt", b"abc " * 9, {"tokenizer": "bpe", "vocabulary": 256}, "256; expected more than the 256 bytes"),
         ("a.txt", b"abc " * 9, {"tokenizer": "nowhere"}, "tokenizer is 'nowhere', which is not a file"),
         (

@@ -292,7 +292,7 @@ def test_the_command_tests_two_devices_on_any_processor(tmp_path):
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("x = 1\n", [], "defines neither `study` nor `run`"),
+        ("x = 1\n", [], "defines no `study` and no `run`"),
         ("run = (\n", [], "line 1: '(' was never closed"),
         ("run = 1 / 0\n", [], "line 1: ZeroDivisionError"),
         ("run = 1\n", [], "expected `run = Run(...)`, found 1"),

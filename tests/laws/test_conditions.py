@@ -1,14 +1,21 @@
 """Laws find faults that appear under a condition alone, and raise no false alarm on unusual components."""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
+import optax
 import pytest
 from conditional_faults import CONDITIONS, OF_TRAINING, run_under
 from faulty_components import run_of
 from sound_components import SOUND, SOUND_OPTIMIZERS
 
+from flaxformer.cli.check import how_to_repair
+from flaxformer.components import LanguageModel, Norm
 from flaxformer.laws import LAWS, check
+from flaxformer.laws.law import NOT_FINITE, violation
 from flaxformer.laws.updates import check_updates
-from flaxformer.training import Adafactor, Lamb, Lion, Muon, ScheduleFree
+from flaxformer.training import Adafactor, Lamb, Lion, Muon, Optimizer, ScheduleFree
 
 DEFAULT = {
     ("causality", "late"),
@@ -88,6 +95,49 @@ def test_positions_that_no_mixer_reads_are_named_with_what_to_write():
     [result] = check(run_of(**SOUND["mixer that reads no positions"][1]), ["fields"])
     words = "WindowedSum reads no Rotary, which changes nothing here: use positions=NoPositions()"
     assert result.finding.words == words
+
+
+class MeanOfSizes(Norm):
+    """x / mean |x|, which is 0/0 for a vector of zeros."""
+
+    def apply(self, weights, x, context):
+        return x / jnp.abs(x).mean(-1, keepdims=True)
+
+
+def test_a_number_that_is_not_finite_is_explained_before_the_repair_of_its_law():
+    [result] = check(run_of(norm_kind=MeanOfSizes()), ["padding"])
+    assert (result.finding.is_violated, result.finding.repair) == (True, NOT_FINITE), result
+    text = "".join(words for words, _ in how_to_repair([("own", result)]))
+    assert f"To repair: {NOT_FINITE}. Or: {LAWS['padding'].repair}." in text
+    ordinary = dataclasses.replace(result, finding=violation("outputs differ"))
+    assert f"To repair: {LAWS['padding'].repair}." in "".join(words for words, _ in how_to_repair([("own", ordinary)]))
+
+
+class WithSign(Optimizer):
+    """Adam as a whole update of optax, whose sign the package changes once more."""
+
+    def direction(self):
+        return optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
+
+
+@pytest.mark.parametrize("decay", [0.0, 10.0])
+def test_an_optimizer_that_ascends_violates_its_law(decay):
+    finding = check_updates(run_of().replace(optimizer=WithSign(weight_decay=decay)))
+    assert "the loss rises" in finding.words
+    assert "leave out the sign" in LAWS["updates"].repairs(finding)
+    assert LAWS["updates"].repair not in LAWS["updates"].repairs(finding)
+
+
+class ParityHead(LanguageModel):
+    """Counts an answer of the right parity; reads the fields that the package's head reads."""
+
+    def accuracy(self, output, targets, weights):
+        return ((output.argmax(-1) % 2 == targets % 2) * weights).sum(), weights.sum()
+
+
+def test_an_inherited_field_that_the_package_does_not_read_either_is_not_idle():
+    [result] = check(run_of(head=ParityHead()), ["fields"])
+    assert not result.finding.is_violated, result
 
 
 def test_every_law_says_how_to_repair_a_component():

@@ -10,9 +10,10 @@ from flaxformer.claims.record import NAME
 from flaxformer.cli import main
 from flaxformer.report import figures, index
 from flaxformer.runner.probes import run_probe
-from flaxformer.store.records import write_table
+from flaxformer.store.records import write_document, write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Claim, Probe
+from flaxformer.system import digests
 from flaxformer.system.errors import UserError
 
 
@@ -92,6 +93,39 @@ def test_the_index_of_claims_is_their_table(runs, report):
     assert "1. Sizes are &lt;small>." in lines[2]
     assert "Sizes" not in lines[3]
     assert (runs / "claims/claims.tex").read_text().isascii()
+
+
+def test_jobs_are_in_the_index_with_their_scores(tmp_path, report):
+    for name in ("long", "short"):
+        folder = tmp_path / "jobs" / name
+        folder.mkdir(parents=True)
+        write_document(folder / "config.json", {"run": {"training": {"steps": 4}}})
+        lines = [
+            {"kind": "steps", "step": 4, "loss": [2.0, 1.0]},
+            {"kind": "evaluation", "step": 4, "validation_loss": 1.5},
+        ]
+        (folder / "log.jsonl").write_bytes(b"".join(map(digests.line, lines)))
+    (tmp_path / "jobs/long/config.json").write_text("{")
+    code, out, err = report(tmp_path)
+    assert (code, err) == (0, "")
+    assert "jobs/short finished: 4 of 4 steps; best validation loss 1.5 after step 4." in out
+    text = (tmp_path / "index.html").read_text()
+    assert re.findall(r'<a href="([^"]*)"', text) == ["jobs/short/report.html"]
+    assert "config.json holds no run" in text
+
+
+def test_a_folder_without_a_study_says_what_it_holds(tmp_path):
+    for name, file in {"job": "config.json", "ledger": "ledger.jsonl", "runs/a": "study.json", "runs/b": "x"}.items():
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / file).write_text("{}")
+    for name, message in {
+        "job": r"job holds no study \(no study.json\), but a training job; expected the output folder of 'run'$",
+        "ledger": "but a ledger; expected",
+        "runs": "expected the output folder of 'run': .*runs/a$",
+        "runs/b": r"b holds no study \(no study.json\); expected the output folder of 'run'$",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            Store(tmp_path / name).declaration  # noqa: B018
 
 
 def test_a_folder_without_studies_has_no_index(tmp_path):

@@ -264,6 +264,39 @@ def test_figures_fit_a_column_or_a_page_of_a_paper(folder, style):
     assert claims_figure(study, PAGE).get_size_inches()[0] == PAGE
 
 
+def test_a_long_name_of_axes_is_above_few_rows_and_not_cut_beside_them(tmp_path, style):
+    figures = {}
+    for name in ("rate", "peak learning rate of the optimizer of all layers"):
+        axis = Axis("optimizer.learning_rate", {"low": 1e-3, "high": 1e-2}, name=name)
+        store = fill(tmp_path / name, tiny(axes=(axis,), claims=()), lambda trial: 2.0 + trial.seed)
+        figures[name] = arms_figure(analyse(store), COLUMN)
+    for name, figure in figures.items():
+        [ax], title = figure.axes, " ".join(figure.get_suptitle().split())
+        assert (ax.get_ylabel(), title) == ((name, "") if name == "rate" else ("", name))
+        figure.draw_without_rendering()
+        width, height = figure.get_size_inches() * figure.dpi
+        for box in [text.get_window_extent() for text in (*figure.texts, ax.yaxis.label) if text.get_text()]:
+            assert box.x0 >= 0
+            assert box.y0 >= 0
+            assert box.x1 <= width
+            assert box.y1 <= height
+
+
+def test_titles_of_panels_do_not_overlap(tmp_path, style):
+    levels = {f"a learning rate of 10^-{i} per step": 10.0**-i for i in range(1, 5)}
+    axes = (
+        Axis("optimizer.learning_rate", levels, name="peak learning rate of the optimizer"),
+        Axis("optimizer.warmup_steps", {"none": 0, "some": 1}, name="warm-up"),
+    )
+    figure = curves_figure(analyse(fill(tmp_path, tiny(axes=axes, claims=()), lambda trial: 2.0 + trial.seed)), PAGE)
+    figure.draw_without_rendering()
+    texts = [(ax, text) for ax in figure.axes for text in ax.findobj(mpl.text.Text)]
+    boxes = [text.get_window_extent() for ax, text in texts if text.get_text() == ax.get_title(loc="left")]
+    assert len(boxes) == 4
+    assert not [1 for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
+    assert max(box.x1 for box in boxes) <= figure.get_size_inches()[0] * figure.dpi
+
+
 def test_claims_of_very_different_size_have_axes_of_their_own(folder, style):
     [small, large] = claims_figure(analyse(Store(folder / "nested/probe"))).axes
     assert small.get_xlim()[1] < 1e-6

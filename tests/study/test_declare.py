@@ -144,7 +144,10 @@ MISTAKES = {
     "lower without than": (lambda: Claim("c", lower=LOW), ["'c'", "lower", "than"]),
     "equal without to": (lambda: Claim("c", equal=LOW, within=1.0), ["'c'", "equal", "to"]),
     "equal without within": (lambda: Claim("c", equal=LOW, to=HIGH), ["'c'", "within", "equal"]),
-    "lower with within": (lambda: Claim("c", lower=LOW, than=HIGH, within=1.0), ["'c'", "within", "equal"]),
+    "lower with within": (
+        lambda: Claim("c", lower=LOW, than=HIGH, within=1.0),
+        ["'c'", "by=1.0", "equal=A, to=B, within=1.0"],
+    ),
     "within zero": (lambda: Claim("c", equal=LOW, to=HIGH, within=0.0), ["'c'", "within", "> 0"]),
     "by negative": (lambda: Claim("c", lower=LOW, than=HIGH, by=-1.0), ["'c'", "by", "-1.0"]),
     "lower with to": (lambda: Claim("c", lower=LOW, than=HIGH, to=HIGH), ["'c'", "to"]),

@@ -365,6 +365,8 @@ def test_changed_definition_is_named_in_the_error_and_results_can_be_kept(tmp_pa
     assert Store(tmp_path / "out").rows() == before
     assert [one.decision for one in kept.code_changes] == ["keep"]
     declared(tmp_path, tmp_path / "out")
+    results = analyse(Store(tmp_path / "out")).results
+    assert (results.foreign, len(results.rows)) == ([], len(before))
     assert any("had changed" in limit for limit in analyse(Store(tmp_path / "out")).limits)
 
 

@@ -358,6 +358,18 @@ def test_labels_that_are_almost_alike_are_named(tmp_path):
     assert notes.count("written almost like") == 2
 
 
+def test_labels_that_are_one_number_in_two_notations_are_named(tmp_path):
+    labels = ["1"] * 20 + ["1.0"] * 9 + ["2"] * 20 + ["10000001", "10000002"] * 9
+    rows = [{"text": f"text {i}", "label": label} for i, label in enumerate(labels)]
+    files = {
+        "validation_path": written(tmp_path, "vali.csv", rows[:1]),
+        "test_path": written(tmp_path, "test.csv", rows[:1]),
+    }
+    notes = " ".join(TextLabels(path=written(tmp_path, "a.csv", rows), **TEXTS, **files).notes())
+    assert "'1.0' (9 rows) is written almost like '1'" in notes
+    assert notes.count("written almost like") == 1
+
+
 def test_preview_shows_three_training_rows_as_the_model_reads_them(tmp_path):
     path = written(tmp_path, "a.csv")
     rows = divided(ROWS, (1, 1))[0]

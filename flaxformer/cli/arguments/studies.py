@@ -162,7 +162,11 @@ class Status:
     json: Annotated[bool, flag("print JSON, with the names of the runs that have no result")] = False
     serve: Annotated[
         int | None,
-        option("PORT", "none; 0 for a free one", "serve a page that refreshes itself, to this machine alone"),
+        option(
+            "[PORT]",
+            "none; a free port if only --serve is given",
+            "serve a page that refreshes itself, to this machine alone",
+        ),
     ] = None
 
 
