@@ -17,7 +17,7 @@ from flaxformer.ledger.beginning import begun_of, check_begun
 from flaxformer.ledger.candidates import RATE
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.judge import AttemptEvidence, judge
-from flaxformer.ledger.log import Attempt, AttemptVerdict, Begun, Confirmation, Decision, EntryT
+from flaxformer.ledger.log import Attempt, Begun, Confirmation, Decision, EntryT
 from flaxformer.ledger.reading import (
     AXIS,
     BEST,
@@ -25,9 +25,8 @@ from flaxformer.ledger.reading import (
     CONFIRMATION,
     TUNING,
     LedgerResults,
-    PairScores,
     check_can_go_on,
-    digest_of_scores,
+    decision_of,
     folder_of,
     read_ledger,
     read_scores,
@@ -274,7 +273,7 @@ class OpenLedger:
                 look = seeds[first : first + begun.together]
                 names = [f"{AXIS}={label},seed={seed}" for seed in look for label in (BEST, CANDIDATE)]
                 yield from self._train(plan, folder, names)
-        self._record(_decision(attempt.number, evidence.verdict, evidence, scores))
+        self._record(decision_of(attempt.number, evidence.verdict, evidence, scores))
 
     def _train(self, plan: StudyPlan, folder: Path, names: Collection[str] | None = None) -> Iterator[Event]:
         return joining.train_runs(plan, dataclasses.replace(self.execution, output=folder), self.share, names)
@@ -298,7 +297,7 @@ class OpenLedger:
             raise UserError(f"every attempt of {self.root} has a verdict; expected one under way")
         number, evidence = unfinished.number, unfinished.evidence
         scores = read_scores(results.begun, unfinished.entry, folder_of(self.root, number))
-        self._record(_decision(number, evidence.verdict or "withdrawn", evidence, scores))
+        self._record(decision_of(number, evidence.verdict or "withdrawn", evidence, scores))
         return unfinished.entry
 
     def _record(self, decision: Decision) -> None:
@@ -331,10 +330,3 @@ class OpenLedger:
         if metric not in metrics_of(start) or start.task.load().test() is None:
             return metric
         return f"test_{metric.removeprefix('validation_')}"
-
-
-def _decision(number: int, verdict: AttemptVerdict, evidence: AttemptEvidence, scores: PairScores) -> Decision:
-    """The end of an attempt by its pairs so far; one with a run that failed counts too."""
-    pairs = evidence.pairs + (evidence.verdict == "failed")
-    results = digest_of_scores(scores.best[:pairs], scores.candidate[:pairs])
-    return Decision(number=number, verdict=verdict, pairs=pairs, results=results)

@@ -140,7 +140,7 @@ def check_can_go_on(results: LedgerResults) -> None:
     if (unfinished := results.unfinished) is not None:
         raise UserError(
             f"attempt {unfinished.number} ('{unfinished.entry.reason}') has no verdict yet; expected the command "
-            "without a change, which goes on with it, or --withdraw"
+            "without a change or its own, which go on with it, or --withdraw"
         )
 
 
@@ -253,3 +253,10 @@ def _judged(
             says = evidence.verdict or "nothing yet"
             faults.append(f"attempt {entry.number} was recorded as {decision.verdict}; its results say {says}")
     return JudgedAttempt(entry, decision, evidence, scores.seconds, scores.flops), faults
+
+
+def decision_of(number: int, verdict: log.AttemptVerdict, evidence: AttemptEvidence, scores: PairScores) -> Decision:
+    """Return the end of an attempt by its pairs so far; one with a run that failed counts too."""
+    pairs = evidence.pairs + (evidence.verdict == "failed")
+    results = digest_of_scores(scores.best[:pairs], scores.candidate[:pairs])
+    return Decision(number=number, verdict=verdict, pairs=pairs, results=results)
