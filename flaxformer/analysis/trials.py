@@ -180,12 +180,14 @@ class TrialResults:
 
 
 def _foreign(scalars: pl.DataFrame, trials: Sequence[DeclaredTrial]) -> list[str]:
-    """Names of the trials whose result holds another fingerprint or seed than the trial."""
-    expected = {trial.trial: (trial.seed, trial.fingerprint) for trial in trials}
+    """Names of the trials whose result holds another seed, or another fingerprint than those of the trial."""
+    expected = {trial.trial: trial for trial in trials}
     return [
         name
         for name, seed, fingerprint in scalars["trial", "seed", "fingerprint"].rows()
-        if name in expected and seed is not None and (seed, fingerprint or expected[name][1]) != expected[name]
+        if name in expected
+        and seed is not None
+        and (seed != expected[name].seed or fingerprint not in (None, expected[name].fingerprint, expected[name].kept))
     ]
 
 

@@ -139,6 +139,8 @@ class DeclaredTrial(Record, frozen=True, kw_only=True):
     group: str
     seed: Int64
     fingerprint: str
+    kept: str | None = None
+    """Fingerprint of its result by earlier code, where that was kept."""
     initial_weights: str | None = None
 
 
@@ -198,6 +200,8 @@ class Declaration(DeclaredQuestion, dict=True, frozen=True, kw_only=True):
     """Digest of the last entry of the log of declarations."""
     kept_measurements: tuple[str, ...] = ()
     """Earlier `measured_by` whose measurements are kept."""
+    kept_results: dict[str, str] = msgspec.field(default_factory=dict)
+    """Fingerprints of the results by earlier code that are kept, by the name of the trial."""
     code_changes: tuple[CodeChange, ...] = ()
 
     def __post_init__(self) -> None:
@@ -237,6 +241,7 @@ class Declaration(DeclaredQuestion, dict=True, frozen=True, kw_only=True):
                 group=arm.group,
                 seed=seed,
                 fingerprint=arm.fingerprints[n],
+                kept=self.kept_results.get(f"{arm.arm},seed={seed}"),
                 initial_weights=arm.initial_weights[n] if arm.initial_weights else None,
             )
             for arm in self.arms

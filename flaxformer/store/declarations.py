@@ -1,17 +1,19 @@
 """Declaration of a study in its folder; results of another recipe or of other code are refused, not mixed with it."""
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from flaxformer.store import declaration_log, records
 from flaxformer.store.checks import is_finished
-from flaxformer.store.declaration import Declaration, Recipe
+from flaxformer.store.declaration import Declaration
 from flaxformer.store.leases import wait_for_dead_leases
 from flaxformer.store.places import SUPERSEDED, next_superseded
 from flaxformer.store.round_trip import check_round_trip
+from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
 from flaxformer.store.weights import weights_folder
 from flaxformer.system.digests import DamagedError
@@ -22,6 +24,7 @@ from flaxformer.system.typed_data import plain
 from flaxformer.system.user_code import changes, read_records
 from flaxformer.system.user_code.changes import OnCodeChange
 
+T = TypeVar("T")
 MOST_TRIALS = 12
 """Number of trials that an error message lists."""
 WAYS_ON = "Give --output another folder, or set what differs back, or give the changed arms other labels"
@@ -71,9 +74,9 @@ def declare(
     return written
 
 
-def _without(recipes: dict[str, Recipe], arms: Collection[str]) -> dict[str, Recipe]:
-    """The recipes of arms that are not among others."""
-    return {arm: recipe for arm, recipe in recipes.items() if arm not in arms}
+def _without(values: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
+    """The values by arm or trial, without these names."""
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def check_recipes(store: Store, declaration: Declaration) -> None:
@@ -145,7 +148,8 @@ def _apply_code_change(
     if reads:
         both = [changes.DERIVED, *(arm for arm in new.recipes if arm in old.recipes)]
         changed = {name: [*changed.get(name, ()), *reads] for name in both}
-    new = replace(new, code_changes=old.code_changes, kept_measurements=old.kept_measurements)
+    kept_before = {name: getattr(old, name) for name in ("code_changes", "kept_measurements", "kept_results")}
+    new = replace(new, **kept_before)
     if not changed:
         return new
     rows = [row for row in store.rows().values() if declaration_log.arm_of(row) in changed]
@@ -161,12 +165,27 @@ def _apply_code_change(
         read_records.accept(store.root, file)  # only now: a process that ends before leaves the change to the next one
     if not results or on_code_change == "retrain":
         _supersede(store, [row.trial for row in rows])
-        new = replace(new, kept_measurements=())
+        new = replace(new, kept_measurements=(), kept_results=_without(old.kept_results, {row.trial for row in rows}))
         if reads and measured:
             set_aside(store.root / "measurements.jsonl", SUPERSEDED)
-    elif measured:
-        new = replace(new, kept_measurements=tuple(dict.fromkeys([*old.kept_measurements, old.measured_by])))
+    else:
+        measurements = [*old.kept_measurements, *([old.measured_by] if measured else [])]
+        new = replace(
+            new,
+            kept_measurements=tuple(dict.fromkeys(measurements)),
+            kept_results=old.kept_results | _kept_results(old, rows),
+        )
     return replace(new, code_changes=(*new.code_changes, *decided))
+
+
+def _kept_results(old: Declaration, rows: Sequence[Row]) -> dict[str, str]:
+    """Return the fingerprints of finished results, without those that were not of their trial before either."""
+    kept = {}
+    for row in filter(is_finished, rows):
+        sound = (old.kept_results.get(row.trial), old.fingerprints.get(row.trial, row.fingerprint))
+        if row.fingerprint is not None and row.fingerprint in sound:
+            kept[row.trial] = row.fingerprint
+    return kept
 
 
 def _changed_code(old: Declaration, new: Declaration) -> dict[str, list[str]]:
