@@ -10,7 +10,8 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.variance import TOGETHER, SeedVariance, sd_interval, seed_variances
 from flaxformer.statistics import paired_tests
 from flaxformer.statistics.estimates import LEVEL
-from flaxformer.system.digests import DamagedError, read_document, write_document
+from flaxformer.statistics.paired_tests import Kind
+from flaxformer.system.digests import DamagedError, JsonObject, read_document, write_document
 from flaxformer.system.errors import UserError
 from flaxformer.system.typed_data import FiniteNumber, Int64, Record, convert, plain
 
@@ -40,26 +41,41 @@ class Noise(Record, frozen=True, kw_only=True):
     """Mean standard error of the metric over the evaluation examples; None where it is not computed."""
     seconds: FiniteNumber
     """Mean seconds of a run."""
+    run: JsonObject | None = None
+    """Config of the recipe, without its seeds; None in files of earlier versions."""
 
-    def finds(self, seeds: int, family: int = 1) -> float:
-        """Return the effect that so many paired seeds find with a probability of 80 %; NaN below 4 seeds.
+    def finds(self, seeds: int, family: int = 1, sd: float | None = None, kind: Kind = "difference") -> float:
+        """Return the effect, or margin, that so many seeds find with a probability of 80 %; NaN below 4 seeds.
 
         Args:
           seeds: their number.
           family: number of claims that are tested together.
+          sd: standard deviation of what is tested; that of a small change by default.
+          kind: of the test.
         """
-        return paired_tests.detectable_in_sd(seeds, LEVEL / family) * self.paired_sd if seeds >= SEEDS[0] else math.nan
+        if seeds < SEEDS[0]:
+            return math.nan
+        return paired_tests.detectable_in_sd(seeds, LEVEL / family, kind) * (self.paired_sd if sd is None else sd)
 
-    def seeds_for(self, effect: float, family: int = 1) -> int | None:
-        """Return the smallest number of seeds that find an effect with a probability of 80 %; None for too many."""
+    def seeds_for(
+        self, effect: float, family: int = 1, sd: float | None = None, kind: Kind = "difference"
+    ) -> int | None:
+        """Return the smallest number of seeds that find an effect with a probability of 80 %; None for too many.
+
+        Args:
+          effect: its size, or the margin of an equality.
+          family: number of claims that are tested together.
+          sd: standard deviation of what is tested; that of a small change by default.
+          kind: of the test.
+        """
         low, high = SEEDS[0] - 1, SEEDS[0]
-        while self.finds(high, family) > effect:
+        while self.finds(high, family, sd, kind) > effect:
             low, high = high, 2 * high
             if high > MOST_SEEDS:
                 return None
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self.finds(middle, family) <= effect else (middle, high)
+            low, high = (low, middle) if self.finds(middle, family, sd, kind) <= effect else (middle, high)
         return high
 
 
@@ -74,6 +90,7 @@ def noise_of(analysis: Analysis, change: str) -> Noise:
     if len(pairs) < 2:
         raise UserError(f"only {len(pairs)} seeds have a result with and without the change; expected at least 2")
     x = np.array(pairs)
+    recipe = next(recipe for arm, recipe in analysis.study.recipes.items() if arm.endswith(f"={TOGETHER}"))
     errors = analysis.results.numbers(f"{analysis.study.metric}_se").drop_nulls()
     seconds = analysis.results.numbers("seconds").drop_nulls()
     return Noise(
@@ -85,7 +102,13 @@ def noise_of(analysis: Analysis, change: str) -> Noise:
         change=change,
         evaluation_se=float(errors.to_numpy().mean()) if len(errors) else None,
         seconds=float(seconds.to_numpy().mean()) if len(seconds) else 0.0,
+        run=config_of(recipe.run),
     )
+
+
+def config_of(run: JsonObject) -> JsonObject:
+    """Return the canonical config of a run without its seeds, which a study of the noise floor varies."""
+    return {name: value for name, value in run.items() if name not in ("seed", "seeds")}
 
 
 def _scores(analysis: Analysis, label: str) -> Sequence[float | None]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flaxformer.analysis.noise import CHANGED
 from flaxformer.analysis.variance import SOURCES, TOGETHER
@@ -93,7 +94,7 @@ def small_change(run: Run, text: str | None = None) -> str:
     return f"{RATE}={float(rate) * FACTOR:.6g}"
 
 
-def noise_study(run: Run, change: str, seeds: int | Sequence[int], name: str, metric: str) -> Study:
+def noise_study(run: Run, change: str, seeds: int | Sequence[int], name: str, measured: Mapping[str, Any]) -> Study:
     """Return the study of the noise floor.
 
     Args:
@@ -101,15 +102,12 @@ def noise_study(run: Run, change: str, seeds: int | Sequence[int], name: str, me
       change: the small change, as an override.
       seeds: seeds, or their number.
       name: name of the study.
-      metric: its metric.
+      measured: fields of the study that say what is measured: metric, measure and others.
     """
-    study = variance_of_seeds(run, seeds, name=name, metric=metric)
+    study = variance_of_seeds(run, seeds, name=name)
     [axis] = study.axes
     path = change.partition("=")[0]
     levels = {label: axis.changes(label) for label in axis.levels}
     levels[CHANGED] = levels[TOGETHER] | {path: get_at(override(run, [change]), path)}
-    return dataclasses.replace(
-        study,
-        question="How large is the effect that seeds can show, and where does the spread between seeds come from?",
-        axes=[Points(AXIS, levels)],
-    )
+    question = "How large is the effect that seeds can show, and where does the spread between seeds come from?"
+    return dataclasses.replace(study, **{"question": question, "axes": [Points(AXIS, levels)], **measured})

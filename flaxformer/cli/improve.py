@@ -17,6 +17,7 @@ from flaxformer.ledger.opening import open_ledger
 from flaxformer.ledger.page import evidence_line
 from flaxformer.runner.events import Compiling, Event, Message
 from flaxformer.runner.execution import Execution
+from flaxformer.runner.launchers import Share
 from flaxformer.study.load import load
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import find_experiment
@@ -30,7 +31,8 @@ def main(arguments: Improve, console: Console) -> int:
     ledger = load(arguments.file, "ledger", Ledger).in_file(find_experiment(arguments.file))
     root = arguments.output or Path("runs") / ledger.name
     execution = Execution(devices=arguments.devices)
-    opened = open_ledger(ledger, root, execution, arguments.trust_code, arguments.budget or "")
+    share = None if arguments.share is None else Share.parse(arguments.share)
+    opened = open_ledger(ledger, root, execution, arguments.trust_code, arguments.budget or "", share)
     shown = Console(quiet=True) if arguments.json else console
     failed = 0
     if arguments.withdraw:
@@ -77,6 +79,13 @@ def _attempt(arguments: Improve, opened: OpenLedger, console: Console) -> int:
         if unfinished is None:
             return 0
         entry = unfinished.entry
+    if opened.results().attempts[entry.number - 1].verdict is not None:
+        console.print(
+            f"attempt {entry.number} was proposed in these words and has its verdict: nothing was trained; another "
+            "--reason makes a new attempt",
+            highlight=False,
+        )
+        return 0
     shared = "share one compiled program" if entry.programs == 1 else "have different programs"
     console.print(f"attempt {entry.number}: {entry.reason} (the recipes {shared})", highlight=False, markup=False)
     totals = _totals(opened.ledger, opened.ledger.seeds)

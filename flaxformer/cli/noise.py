@@ -1,6 +1,6 @@
 """The command `flaxformer noise FILE`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -32,15 +32,17 @@ from flaxformer.system.wording import duration
 from flaxformer.training.run import Run
 
 DEFAULT_SEEDS = 8
+MEASURED = ("metric", "measure", "metric_unit", "goal")
+"""Fields of a study or a ledger by which runs are compared."""
 
 
 def main(arguments: MeasureNoise, console: Console) -> int:
     """Train the runs that are missing, keep the noise floor, and show it."""
-    run, name, metric, beside = _subject(arguments.file)
-    run = override(run, arguments.overrides)
+    run, name, measured = _subject(arguments.file)
+    beside, run = Path("runs") / name, override(run, arguments.overrides)
     change = small_change(run, arguments.change)
     seeds: int | Sequence[int] = DEFAULT_SEEDS if arguments.seeds is None else parse_seeds(arguments.seeds)
-    study = noise_study(run, change, seeds, f"{name}-noise", metric).in_file(find_experiment(arguments.file))
+    study = noise_study(run, change, seeds, f"{name}-noise", measured).in_file(find_experiment(arguments.file))
     execution = Execution(output=arguments.output or noise.folder_of(beside), devices=arguments.devices)
     plan = plan_of(study, execution)
     shown = Console(quiet=True) if arguments.json else console
@@ -63,8 +65,8 @@ def main(arguments: MeasureNoise, console: Console) -> int:
     return FAILED if failed else 0
 
 
-def _subject(file: Path) -> tuple[Run, str, str, Path]:
-    """Return the run of a file, with the name and metric of its study or ledger, and the folder of that one's results.
+def _subject(file: Path) -> tuple[Run, str, Mapping[str, object]]:
+    """Return the run of a file, the name of its study or ledger, and what that one measures, as fields of a study.
 
     Raises:
       UserError: the file defines none of `study`, `ledger` and `run`.
@@ -72,11 +74,11 @@ def _subject(file: Path) -> tuple[Run, str, str, Path]:
     module = load_module(file, "defines `study`, `run` or `ledger`")
     match next((value for name in ("study", "ledger", "run") if (value := getattr(module, name, None))), None):
         case Study() as study:
-            return study.baseline, study.name, study.metric, Path("runs") / study.name
+            return study.baseline, study.name, {field: getattr(study, field) for field in MEASURED}
         case Ledger() as ledger:
-            return ledger.start, ledger.name, ledger.metric, Path("runs") / ledger.name
+            return ledger.start, ledger.name, {field: getattr(ledger, field) for field in MEASURED}
         case Run() as run:
-            return run, file.stem, "validation_loss", Path("runs") / file.stem
+            return run, file.stem, {}
         case other:
             raise UserError(
                 f"'{file}' defines no `study`, `ledger` or `run`; expected one of them, found {quote(other)}"

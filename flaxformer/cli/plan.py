@@ -20,12 +20,13 @@ from flaxformer.config import ModelConfig
 from flaxformer.core import params
 from flaxformer.core.params import Spec
 from flaxformer.devices.sharding import replicated_axes
-from flaxformer.report.numbers import number
+from flaxformer.report import power
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import plan_of, store_of
 from flaxformer.runner.stages import describe_stages
+from flaxformer.statistics.finite import finite
 from flaxformer.store.columns import statuses
 from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Study
@@ -68,7 +69,7 @@ def main(arguments: Plan, console: Console) -> int:
         planned = [_plan_program(group, ended, devices) for group in programs]
     lines = _describe(plan, planned, execution)
     if arguments.json:
-        print_json(_as_json(study, planned, lines))
+        print_json(_as_json(study, planned, lines, floor_of(study, execution)))
         return 0
     for line in lines:
         console.print(line, highlight=False)
@@ -104,11 +105,11 @@ def _describe(plan: StudyPlan, planned: Sequence[Planned], execution: Execution)
         f"{count_of(len(study.claims), 'claim')}, judged on {study.metric}, with Holm's correction."
         if study.claims
         else f"No claim is declared; the report shows {study.metric} for every arm.",
-        *power(study, noise.read(noise.folder_of(store_of(study, execution).root))),
+        *power.describe(study, floor_of(study, execution)),
     ]
 
 
-def _as_json(study: Study, planned: Sequence[Planned], lines: Sequence[str]) -> JsonObject:
+def _as_json(study: Study, planned: Sequence[Planned], lines: Sequence[str], floor: noise.Noise | None) -> JsonObject:
     """Return a plan as plain data; seconds that are unknown are None."""
     programs = [
         {
@@ -133,33 +134,26 @@ def _as_json(study: Study, planned: Sequence[Planned], lines: Sequence[str]) -> 
         "programs": programs,
         "left": sum(program.left for program in planned),
         "seconds": seconds if math.isfinite(seconds) else None,
+        **_power_json(study, floor),
         "lines": list(lines),
     }
 
 
-def power(study: Study, floor: noise.Noise | None) -> Iterator[str]:
-    """Yield the effect that the study's seeds find, by the noise floor in the folder beside it, and that of its claims.
+def floor_of(study: Study, execution: Execution) -> noise.Noise | None:
+    """Return the noise floor in the folder beside that of a study, if it is that of its metric."""
+    floor = noise.read(noise.folder_of(store_of(study, execution).root))
+    return floor if floor is not None and floor.metric == study.metric else None
 
-    A claim may state the effect that it looks for; the number of seeds that finds it, and their time, follow.
-    """
-    if floor is None or floor.metric != study.metric:
-        return
-    family, unit = max(len(study.claims), 1), f" {floor.unit}" if floor.unit else ""
-    smallest = number(floor.finds(len(study.seeds), family))
-    yield (
-        f"{count_of(len(study.seeds), 'seed')} find {smallest}{unit} or more with a probability of {noise.POWER}, for "
-        f"a difference that varies as that of {floor.change} does (sd {number(floor.paired_sd)}; 'flaxformer noise')."
-    )
-    for claim in study.claims:
-        if not isinstance(claim, Claim) or claim.effect is None:
-            continue
-        seeds = floor.seeds_for(claim.effect, family)
-        if seeds is None:
-            yield f"'{claim.text}': an effect of {claim.effect:g}{unit} needs more than {noise.MOST_SEEDS:,} seeds."
-        else:
-            work = duration(seeds * len(study.arms()) * floor.seconds)
-            needed = f"{count_of(seeds, 'seed')} ({work} in all)"
-            yield f"'{claim.text}': an effect of {claim.effect:g}{unit} needs {needed}."
+
+def _power_json(study: Study, floor: noise.Noise | None) -> JsonObject:
+    """Return the effect that the study's seeds find, and the seeds that each claim needs; None where unknown."""
+    family = max(len(study.claims), 1)
+    finds = None if floor is None else finite(floor.finds(len(study.seeds), family))
+    seeds = [
+        None if floor is None or not isinstance(claim, Claim) else power.seeds_needed(claim, floor, family)
+        for claim in study.claims
+    ]
+    return {"finds": finds, "seeds_needed": seeds}
 
 
 def _time_left(left: int, seconds: float) -> str:

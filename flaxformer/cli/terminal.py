@@ -1,7 +1,7 @@
 """Output of the command: texts of users and of foreign folders are shown, and never obeyed by the terminal."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
 from rich.segment import Segment
@@ -16,15 +16,19 @@ def safe_console(is_error: bool = False) -> Console:
     return console
 
 
-def print_json(data: object, *, in_line: bool = False) -> None:
-    """Print data as JSON on standard output, and nothing else.
+FORMAT = 1
+"""Version of the objects that commands print, which have no other; raised when a field changes its meaning."""
+
+
+def print_json(data: Mapping[str, object], *, in_line: bool = False) -> None:
+    """Print an object as JSON on standard output, with its `format`, and nothing else.
 
     Characters that a terminal or a reader's eye would obey are escaped, as JSON allows in every text.
 
     Args:
       in_line: True for one line, to be read as soon as it is printed.
     """
-    text = json.dumps(data, ensure_ascii=False, indent=None if in_line else 1)
+    text = json.dumps({"format": FORMAT, **data}, ensure_ascii=False, indent=None if in_line else 1)
     escaped = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
     print(escaped, flush=True)
 

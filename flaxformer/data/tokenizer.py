@@ -137,6 +137,9 @@ def _fingerprint(data: bytes) -> dict[str, str]:
 def decode_stream(decode: Callable[[Iterable[int]], str], pieces: Iterable[Iterable[int]]) -> Iterator[str]:
     """Yield the text that each piece of tokens adds; a character is held back until all of its bytes have arrived.
 
+    Some decoders read a run of bytes as a whole, so that one incomplete character makes complete ones before it
+    unreadable: text that was yielded stays, and what follows is held back until the text goes on from it.
+
     Args:
       decode: `Tokenizer.decode`.
       pieces: token ids in the order of generation.
@@ -146,8 +149,9 @@ def decode_stream(decode: Callable[[Iterable[int]], str], pieces: Iterable[Itera
     for piece in pieces:
         ids += [int(token) for token in piece]
         text = decode(ids).rstrip("\N{REPLACEMENT CHARACTER}")
-        yield text[len(decoded) :]
-        decoded = text
+        added = text.removeprefix(decoded) if text.startswith(decoded) else ""
+        yield added
+        decoded += added
     yield decode(ids)[len(decoded) :]
 
 

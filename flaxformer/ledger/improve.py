@@ -5,18 +5,19 @@ machines, train the pairs of one attempt together, by the leases of its study, a
 """
 
 import dataclasses
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.core.paths import replace_at
-from flaxformer.ledger import candidates, log, rules
+from flaxformer.ledger import candidates, joining, log, rules
 from flaxformer.ledger.beginning import begun_of, check_begun
 from flaxformer.ledger.candidates import RATE
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.judge import AttemptEvidence, judge
-from flaxformer.ledger.log import Attempt, AttemptVerdict, Confirmation, Decision, EntryT
+from flaxformer.ledger.log import Attempt, Begun, Confirmation, Decision, EntryT
 from flaxformer.ledger.reading import (
     AXIS,
     BEST,
@@ -24,8 +25,8 @@ from flaxformer.ledger.reading import (
     CONFIRMATION,
     TUNING,
     LedgerResults,
-    PairScores,
-    digest_of_scores,
+    check_can_go_on,
+    decision_of,
     folder_of,
     read_ledger,
     read_scores,
@@ -34,7 +35,7 @@ from flaxformer.ledger.reading import (
 from flaxformer.runner.compiled_runs import keeping_compiled_runs
 from flaxformer.runner.events import Event
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run_plan
+from flaxformer.runner.launchers import Share
 from flaxformer.store.places import LEDGER, check_kind
 from flaxformer.store.store import Store
 from flaxformer.study.metrics import metrics_of
@@ -71,6 +72,8 @@ class OpenLedger:
     """Copies that this process has written."""
     plans: dict[int, StudyPlan] = dataclasses.field(default_factory=dict)
     """Plans of the attempts that this process has declared."""
+    share: Share | None = None
+    """Share of the runs that this process trains before it takes those that other processes have left."""
 
     def results(self) -> LedgerResults:
         """Return the results so far; see `read_ledger`."""
@@ -95,6 +98,17 @@ class OpenLedger:
         Raises:
           UserError: it holds another ledger, or one that was changed after it was written.
         """
+        begun = self.declare()
+        results = self._sound()
+        check_begun(results.begun, begun, self.root)
+        return results
+
+    def declare(self) -> Begun:
+        """Write the declaration into a folder without any; return it.
+
+        Raises:
+          UserError: the folder cannot be that of a ledger, or the task gives no evaluation data.
+        """
         ledger = self.ledger
         check_kind(self.root, LEDGER)
         make_folder(output_folder(self.root))
@@ -109,9 +123,7 @@ class OpenLedger:
             entries, _ = log.read(self.root)
             if not entries and not (self.root / log.NAME).exists():
                 log.append(self.root, entries, begun)
-        results = self._sound()
-        check_begun(results.begun, begun, self.root)
-        return results
+        return begun
 
     def best(self, results: LedgerResults) -> Run:
         """Return the best recipe so far."""
@@ -130,6 +142,8 @@ class OpenLedger:
     ) -> Generator[Event, None, Attempt]:
         """Declare an attempt, before it is judged; learning rates to choose from are tried first, at the tuning seeds.
 
+        The last attempt, proposed in the same words, is returned as it is.
+
         Args:
           changes: changes of the best recipe, or of the run of `file`, as on a command line.
           file: file that declares the candidate as `run`; None for the best recipe.
@@ -140,10 +154,13 @@ class OpenLedger:
           UserError: it may not be made; see `candidates.check_candidate`.
         """
         results = self.begin()
-        self._check_can_go_on(results)
-        candidates.check_not_adjusted(self.ledger, changes)
         copied = "" if file is None else candidates.copy_candidate(self.root, file)
         self.written.add(copied)
+        last = results.attempts[-1] if results.attempts else None
+        if (entry := joining.repeated(last, reason, changes, copied, rates)) is not None:
+            return entry
+        check_can_go_on(results)
+        candidates.check_not_adjusted(self.ledger, changes)
         best = self.best(results)
         candidate = self.candidate(best, changes, copied)
         candidates.check_held(best, candidate)
@@ -176,20 +193,25 @@ class OpenLedger:
                 f"the best recipe is another one than {self.root} was left with: its code, its data or flaxformer has "
                 "changed; expected them as they were, or another --output"
             )
-        self.plans[number] = plan
-        return self._append(results, entry)
+        written = self._append(results, entry)
+        if written.recipe == entry.recipe:
+            self.plans[number] = plan
+        return written
 
     def _append(self, results: LedgerResults, entry: EntryT) -> EntryT:
-        """Add an entry that follows from these results.
+        """Add an entry that follows from these results; return it, or the same one of another process.
 
         Raises:
-          UserError: another process has added one since they were read.
+          UserError: another process has added another one since they were read.
         """
         with lock_folder(self.root, "writes the ledger", PATIENCE):
             entries, _ = log.read(self.root)
-            if len(entries) != len(results.entries):
-                raise UserError(f"another process has added to {self.root} meanwhile; run the command again")
-            return log.append(self.root, entries, entry)
+            if len(entries) == len(results.entries):
+                return log.append(self.root, entries, entry)
+        added = entries[len(results.entries) :]
+        if added and joining.is_same_entry(entry, added[0]):
+            return cast("EntryT", added[0])
+        raise UserError(f"another process has added to {self.root} meanwhile; run the command again")
 
     def _tune(
         self, number: int, best: Run, candidate: Run, rates: Sequence[float], data: str
@@ -209,7 +231,7 @@ class OpenLedger:
         digests = {recipe_digest(tuning.declaration, arm) for arm in tuning.declaration.recipes}
         folder = self.root / TUNING / f"{number:03}-{min(digests)}"  # another candidate may have been refused after it
         with keeping_compiled_runs(COMPILED):
-            yield from run_plan(tuning, dataclasses.replace(self.execution, output=folder))
+            yield from self._train(tuning, folder)
         arms = [arm for arm in analyse(Store(folder)).arms if None not in arm.scores]
         if not arms:
             raise UserError(
@@ -219,15 +241,6 @@ class OpenLedger:
         chosen = min(arms, key=lambda arm: sign * arm.estimate.mean)
         return float(next(iter(chosen.labels.values())))
 
-    def _check_can_go_on(self, results: LedgerResults) -> None:
-        if results.confirmations:
-            raise UserError(f"{self.root} is confirmed, which ends it; expected another ledger for further attempts")
-        if (unfinished := results.unfinished) is not None:
-            raise UserError(
-                f"attempt {unfinished.number} ('{unfinished.entry.reason}') has no verdict yet; expected the command "
-                "without a change, which goes on with it, or --withdraw"
-            )
-
     def train(self, attempt: Attempt) -> Iterator[Event | Looked]:
         """Train an attempt pair by pair until it is decided, and record its verdict.
 
@@ -235,6 +248,8 @@ class OpenLedger:
           UserError: the recipes are not those of the attempt any more.
         """
         results = self._sound()
+        if results.attempts[attempt.number - 1].verdict is not None:  # another process was faster
+            return
         plan = self.plans.get(attempt.number) or self._plan_of(attempt, results)
         recipes = [recipe_digest(plan.declaration, f"{AXIS}={label}") for label in (BEST, CANDIDATE)]
         if recipes != [attempt.best, attempt.recipe]:
@@ -242,22 +257,26 @@ class OpenLedger:
                 f"attempt {attempt.number} has other recipes than when it was declared: its code, its data or "
                 "flaxformer has changed; expected them as they were, or --withdraw"
             )
-        folder = folder_of(self.root, attempt.number)
-        execution = dataclasses.replace(self.execution, output=folder)
+        folder, shown = folder_of(self.root, attempt.number), -1
         begun, seeds = results.begun, rules.seeds_of(results.begun, attempt.number)
         level = rules.level(begun, attempt.number, len(results.kept))
         with keeping_compiled_runs(COMPILED):
             while True:
                 scores = read_scores(begun, attempt, folder)
                 evidence = judge(begun, level, scores.best, scores.candidate, scores.identical)
-                yield Looked(attempt.number, evidence)
+                if evidence.pairs > shown or evidence.verdict is not None:
+                    yield Looked(attempt.number, evidence)
+                shown = evidence.pairs
                 if evidence.verdict is not None:
                     break
                 first = len(scores.best) // begun.together * begun.together
                 look = seeds[first : first + begun.together]
                 names = [f"{AXIS}={label},seed={seed}" for seed in look for label in (BEST, CANDIDATE)]
-                yield from run_plan(plan, execution, only=names)
-        self._record(_decision(attempt.number, evidence.verdict, evidence, scores))
+                yield from self._train(plan, folder, names)
+        self._record(decision_of(attempt.number, evidence.verdict, evidence, scores))
+
+    def _train(self, plan: StudyPlan, folder: Path, names: Collection[str] | None = None) -> Iterator[Event]:
+        return joining.train_runs(plan, dataclasses.replace(self.execution, output=folder), self.share, names)
 
     def _plan_of(self, attempt: Attempt, results: LedgerResults) -> StudyPlan:
         best = self.best(results)
@@ -278,7 +297,7 @@ class OpenLedger:
             raise UserError(f"every attempt of {self.root} has a verdict; expected one under way")
         number, evidence = unfinished.number, unfinished.evidence
         scores = read_scores(results.begun, unfinished.entry, folder_of(self.root, number))
-        self._record(_decision(number, evidence.verdict or "withdrawn", evidence, scores))
+        self._record(decision_of(number, evidence.verdict or "withdrawn", evidence, scores))
         return unfinished.entry
 
     def _record(self, decision: Decision) -> None:
@@ -296,14 +315,14 @@ class OpenLedger:
         """
         results = self.begin()
         if not results.confirmations:
-            self._check_can_go_on(results)
+            check_can_go_on(results)
         if not results.kept:
             raise UserError(f"{self.root} has kept no change; expected at least one to confirm")
         study = candidates.confirmation_study(self.ledger, self.best(results), self._test_metric())
         plan = StudyPlan(study)
         if not results.confirmations:
             self._append(results, Confirmation(metric=study.metric, attempts=len(results.attempts)))
-        yield from run_plan(plan, dataclasses.replace(self.execution, output=self.root / CONFIRMATION))
+        yield from self._train(plan, self.root / CONFIRMATION)
 
     def _test_metric(self) -> str:
         """The ledger's metric on the test data; the metric itself for a task without any, and for one of `measure`."""
@@ -311,10 +330,3 @@ class OpenLedger:
         if metric not in metrics_of(start) or start.task.load().test() is None:
             return metric
         return f"test_{metric.removeprefix('validation_')}"
-
-
-def _decision(number: int, verdict: AttemptVerdict, evidence: AttemptEvidence, scores: PairScores) -> Decision:
-    """The end of an attempt by its pairs so far; one with a run that failed counts too."""
-    pairs = evidence.pairs + (evidence.verdict == "failed")
-    results = digest_of_scores(scores.best[:pairs], scores.candidate[:pairs])
-    return Decision(number=number, verdict=verdict, pairs=pairs, results=results)

@@ -9,12 +9,18 @@ from flaxformer.ledger.budget import with_budget
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.improve import OpenLedger
 from flaxformer.runner.execution import Execution
+from flaxformer.runner.launchers import Share
 from flaxformer.study.equal_cost import changes_of_steps
 from flaxformer.system.errors import UserError
 
 
 def open_ledger(
-    ledger: Ledger, root: Path, execution: Execution, trust_code: bool = False, budget: str = ""
+    ledger: Ledger,
+    root: Path,
+    execution: Execution,
+    trust_code: bool = False,
+    budget: str = "",
+    share: Share | None = None,
 ) -> OpenLedger:
     """Open a folder for a ledger; its start gets the steps of the budget.
 
@@ -26,12 +32,12 @@ def open_ledger(
       execution: how to run.
       trust_code: True to execute the copies of candidates' files in the folder.
       budget: budget of a run, in place of the declared one.
+      share: share of the runs that this process trains first.
 
     Raises:
       UserError: the text of the budget, one that allows no step, or another one than that of a ledger that has begun.
     """
-    entries, _ = log.read(root)
-    begun = entries[0] if entries and isinstance(entries[0], log.Begun) else None
+    begun = _begun(root)
     budget = budget or ledger.budget or ("" if begun is None else begun.budget)
     if begun is not None and begun.budget != budget:
         raise UserError(
@@ -40,6 +46,15 @@ def open_ledger(
         )
     if budget:
         run = ledger.start
-        start = with_budget(run, budget) if begun is None else replace_at(run, changes_of_steps(run, begun.steps))
-        ledger = dataclasses.replace(ledger, start=start, budget=budget)
-    return OpenLedger(ledger, root, execution, trust_code)
+        if begun is None:  # of several processes that measure at once, the first one's steps are those of the ledger
+            measured = dataclasses.replace(ledger, start=with_budget(run, budget), budget=budget)
+            declared = OpenLedger(measured, root, execution).declare()
+            begun = _begun(root) or declared
+        ledger = dataclasses.replace(ledger, start=replace_at(run, changes_of_steps(run, begun.steps)), budget=budget)
+    return OpenLedger(ledger, root, execution, trust_code, share=share)
+
+
+def _begun(root: Path) -> log.Begun | None:
+    """The first entry of a folder's log; None without one."""
+    entries, _ = log.read(root)
+    return entries[0] if entries and isinstance(entries[0], log.Begun) else None

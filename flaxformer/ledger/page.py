@@ -11,6 +11,7 @@ from flaxformer.ledger.judge import AttemptEvidence
 from flaxformer.ledger.log import AttemptVerdict, Begun
 from flaxformer.ledger.reading import ATTEMPTS, CONFIRMATION, PAGE, JudgedAttempt, LedgerResults
 from flaxformer.report import figures, page, phrasing, verdicts
+from flaxformer.report.as_json import claim_json
 from flaxformer.report.colours import GREY, VERDICT_COLOURS
 from flaxformer.report.numbers import number, numbers
 from flaxformer.report.sections import Bullets, Figure, ReportSection, StudyReport
@@ -272,6 +273,7 @@ def as_json(results: LedgerResults) -> JsonObject:
         "best": [change_of(attempt) for attempt in results.kept],
         "attempts": [_attempt_json(attempt) for attempt in results.attempts],
         "looks_at_test_data": len(results.confirmations),
+        "confirmation": None if (analysis := confirmed(results)) is None else claim_json(analysis.claims[0]),
         "answer": answer(results),
         "limits": list(limits(results)),
         "faults": list(results.faults),

@@ -129,6 +129,21 @@ def _faults_of_confirmation(results: LedgerResults, best: str) -> list[str]:
     return _read_study(CONFIRMATION, folder, rules.seeds_of_confirmation(results.begun), arms)[1]
 
 
+def check_can_go_on(results: LedgerResults) -> None:
+    """Refuse another attempt on a ledger that is confirmed, or whose last attempt has no verdict.
+
+    Raises:
+      UserError: why.
+    """
+    if results.confirmations:
+        raise UserError(f"{results.root} is confirmed, which ends it; expected another ledger for further attempts")
+    if (unfinished := results.unfinished) is not None:
+        raise UserError(
+            f"attempt {unfinished.number} ('{unfinished.entry.reason}') has no verdict yet; expected the command "
+            "without a change or its own, which go on with it, or --withdraw"
+        )
+
+
 def folder_of(root: Path, number: int) -> Path:
     """Return the folder of an attempt's study."""
     return root / ATTEMPTS / f"{number:03}"
@@ -238,3 +253,10 @@ def _judged(
             says = evidence.verdict or "nothing yet"
             faults.append(f"attempt {entry.number} was recorded as {decision.verdict}; its results say {says}")
     return JudgedAttempt(entry, decision, evidence, scores.seconds, scores.flops), faults
+
+
+def decision_of(number: int, verdict: log.AttemptVerdict, evidence: AttemptEvidence, scores: PairScores) -> Decision:
+    """Return the end of an attempt by its pairs so far; one with a run that failed counts too."""
+    pairs = evidence.pairs + (evidence.verdict == "failed")
+    results = digest_of_scores(scores.best[:pairs], scores.candidate[:pairs])
+    return Decision(number=number, verdict=verdict, pairs=pairs, results=results)

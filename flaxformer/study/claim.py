@@ -44,7 +44,7 @@ class Claim:
     "Yes: …", "refuted": "No: …", "inconclusive": "The study cannot tell whether …"}; the report begins with it.
 
     `effect` is the size of the effect that the author wants to find; it does not change the test. After `flaxformer
-    noise`, `plan` says how many seeds find it with a probability of 80 %.
+    noise`, `plan` says how many seeds find it with a probability of 80 %, or confirm the margin of an equality.
 
     Raises:
       UserError: the arguments do not match one form.
@@ -68,6 +68,15 @@ class Claim:
         check_arguments(self)
         if self.effect is not None and not 0 < self.effect < math.inf:
             raise UserError(f"claim '{self.text}' has effect={self.effect}; expected a number above 0")
+        if self.effect is not None and self.equal is not None:
+            raise UserError(
+                f"claim '{self.text}' has equal and effect={self.effect}; expected within alone, the margin that its "
+                "seeds have to confirm"
+            )
+        if self.effect is not None and self.effect <= self.by:
+            raise UserError(
+                f"claim '{self.text}' has by={self.by} and effect={self.effect}; expected an effect above by"
+            )
         check_text("claim text", self.text)
         for verdict, answer in (self.answers or {}).items():
             check_text(f"claim '{self.text}' answers['{verdict}']", answer)

@@ -22,19 +22,23 @@ def stored_in_bfloat16(transform: optax.GradientTransformation) -> optax.Gradien
     """Return a transform that computes in float32 and keeps its float32 state in bfloat16, rounded stochastically.
 
     A moment that changes by a small factor per step, such as 0.999, would not change at all if it were rounded to the
-    nearest of bfloat16's 8 bits. Numbers without axes, such as counts, keep their dtype.
+    nearest of bfloat16's 8 bits. Numbers without axes, such as counts, keep their dtype; so do weights that the state
+    holds, since a difference from them is far smaller than their own rounding.
     """
 
     def init(params: optax.Params) -> StoredState:
-        return StoredState(_store(transform.init(params), jnp.int32(0)), jnp.int32(0))
+        weights = {id(leaf) for leaf in jax.tree.leaves(params)}
+        state = transform.init(params)
+        is_stored = jax.tree.map(lambda x: _is_moment(x) and id(x) not in weights, state)
+        return StoredState(_store(state, is_stored, jnp.int32(0)), jnp.int32(0))
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, StoredState]:
         assert isinstance(state, StoredState)
         updates, inner = transform.update(updates, jax.tree.map(_load, state.inner), params)
-        steps = state.steps + 1
-        return updates, StoredState(_store(inner, steps), steps)
+        steps, is_stored = state.steps + 1, jax.tree.map(lambda x: x.dtype == jnp.bfloat16, state.inner)
+        return updates, StoredState(_store(inner, is_stored, steps), steps)
 
     return optax.GradientTransformation(init, update)
 
@@ -43,13 +47,13 @@ def _load(x: Array) -> Array:
     return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
 
 
-def _store(state: PyTree, steps: Int[Array, ""]) -> PyTree:
+def _store(state: PyTree, is_stored: PyTree[bool], steps: Int[Array, ""]) -> PyTree:
     leaves, structure = jax.tree.flatten(state)
     return jax.tree.unflatten(
         structure,
         [
-            round_stochastically(x, steps.astype(jnp.uint32) * 0x10001 + number) if _is_moment(x) else x
-            for number, x in enumerate(leaves)
+            round_stochastically(x, steps.astype(jnp.uint32) * 0x10001 + number) if is_moment else x
+            for number, (x, is_moment) in enumerate(zip(leaves, jax.tree.leaves(is_stored), strict=True))
         ],
     )
 

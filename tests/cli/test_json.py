@@ -32,7 +32,9 @@ def answer(capsys, *words, code=0):
     assert main([str(word) for word in words]) == code
     printed = capsys.readouterr()
     assert printed.err == ""
-    return json.loads(printed.out)
+    data = json.loads(printed.out)
+    assert data["format"] == 1
+    return data
 
 
 def test_report_prints_claims_arms_and_limits(folder, capsys):
@@ -93,8 +95,15 @@ def test_plan_and_check_print_objects(folder, capsys):
     capsys.readouterr()
     assert main(["check", "tiny.py", "--laws", "causality", "batch", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["format"] for row in rows} == {1}
     assert {row["law"] for row in rows} == {"causality", "batch"}
     assert {row["verdict"] for row in rows} <= {"ok", "not applicable"}
+
+
+def test_status_and_declare_print_objects(folder, capsys):
+    data = answer(capsys, "status", "filled", "--json")
+    assert (data["declared"], data["done"]) == (12, 12)
+    assert answer(capsys, "declare", "tiny.py", "--json", "--output", "declared")["digest"]
 
 
 @pytest.mark.parametrize("words", [["report", ".", "--json"], ["run", "tiny.py", "--json", "--launcher", "local"]])

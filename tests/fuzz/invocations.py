@@ -157,6 +157,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--reason", ["", " ", "without a change"]),
         ("--tune", ["x", "0.1", "nan 0.1"]),
         ("--budget", ["5", "0s", "-1 tokens", "1e999 FLOPs"]),
+        ("--share", ["2", "0/3", "4/3", "1/"]),
     ],
     "claims": [("--seeds", ["-1", "x", *HUGE]), ("--folder", ["none", "results", "study.py"])],
     "bench": [

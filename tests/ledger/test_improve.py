@@ -10,6 +10,7 @@ import pytest
 from ledger.ledgers import START, ledger
 
 from flaxformer import AdamW, Dense, EqualCost, Ledger
+from flaxformer.analysis.analysis import analyse
 from flaxformer.ledger import log, rules
 from flaxformer.ledger.improve import Looked, OpenLedger
 from flaxformer.ledger.page import as_json, describe, write_page
@@ -73,6 +74,9 @@ def test_the_folder_has_all_results(finished):
     assert seeds == [1, 2]
     data = json.loads(json.dumps(as_json(results)))
     assert (data["looks_at_test_data"], data["best"]) == (1, HIGHER)
+    [claim] = analyse(Store(root / "confirmation")).claims
+    assert data["confirmation"]["verdict"] == claim.judgement.verdict
+    assert (data["confirmation"]["effect"], data["confirmation"]["n"]) == (claim.judgement.effect.mean, 8)
     assert any("Confirmation on test_loss" in line for line in describe(results))
     page = write_page(results).read_text()
     assert "it may help" in page

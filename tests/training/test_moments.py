@@ -5,8 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from flaxformer.catalog.prodigy import Prodigy
 from flaxformer.components import Attention, Dense
 from flaxformer.config import ModelConfig
 from flaxformer.core.params import Parameters
@@ -59,6 +61,19 @@ def test_every_moment_is_stored_in_bfloat16_and_no_weight():
     assert len(moments) == 2 * len(jax.tree.leaves(state.params))
     assert {x.dtype for x in moments} == {jnp.dtype(jnp.bfloat16)}
     assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype(jnp.float32)}
+
+
+def test_weights_that_an_optimizer_keeps_are_not_rounded():
+    """Prodigy estimates the distance from the initial weights, which begins far below their rounding."""
+    distances = {}
+    for dtype in ("float32", "bfloat16"):
+        run = run_of(Prodigy(learning_rate=1.0, moment_dtype=dtype))
+        state, _ = jax.jit(lambda state, run=run: train_chunk(state, run, run.task.load(), 8))(start(run))
+        distances[dtype] = float(optax.tree.get(state.optimizer, "distance"))
+    assert distances["float32"] > 1e-5 > run.optimizer.start
+    assert distances["bfloat16"] == pytest.approx(distances["float32"], rel=0.05)
+    first = jax.tree.leaves(optax.tree.get(state.optimizer, "first"))
+    jax.tree.map(np.testing.assert_array_equal, first, jax.tree.leaves(start(run).params))
 
 
 @pytest.mark.parametrize("value", [1.001, -3.7e-5, 2.0**-130, 0.0, 5.0])

@@ -231,7 +231,7 @@ class Improve:
 
     Both are trained at fresh seeds, pair after pair, until it is decided.
 
-    Without a change, an attempt that was interrupted goes on.
+    The same command, or one without a change, goes on with what was interrupted.
 
     `flaxformer report DIR` writes the page of all attempts.
 
@@ -263,4 +263,7 @@ class Improve:
     output: Annotated[Path | None, option("DIR", "runs/NAME", "folder of the ledger")] = None
     trust_code: TrustCode = False
     devices: Annotated[int | None, option("N", "all; a CPU has one per core", "number of devices to use")] = None
+    share: Annotated[
+        str | None, option("K/N", "all runs", "train the K-th of N shares of the runs first, of N processes")
+    ] = None
     json: Annotated[bool, flag("print the ledger as JSON at the end, and nothing else")] = False
