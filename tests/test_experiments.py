@@ -30,6 +30,7 @@ def test_further_studies_plan(file):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("broadcasting_as_in_a_users_program")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_experiment_loads_and_steps(file):
     study = load_study(file)
