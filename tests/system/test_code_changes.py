@@ -14,6 +14,7 @@ from flaxformer.claims.case import find_cases
 from flaxformer.claims.run import run_case
 from flaxformer.cli import main
 from flaxformer.runner.execution import Execution
+from flaxformer.store.store import Store
 
 OWN = '''
 import optax
@@ -113,7 +114,7 @@ def test_copied_study_gives_equal_results(folder, capsys):
     [copied] = (folder / "out/code").iterdir()
     (folder / "beside.py").write_text("B1 = 0.1\n")
     assert call(capsys, "run", copied / "tiny.py", "--seeds", 1, "--output", "again")[0] == 0
-    first, again = (json.loads((folder / name / "study.json").read_text()) for name in ("out", "again"))
+    first, again = (Store(folder / name).read_declaration() for name in ("out", "again"))
     assert first.recipes == again.recipes
     same = [
         pl.read_parquet(folder / name / "results.parquet")["validation_loss"].to_list() for name in ("out", "again")
