@@ -130,7 +130,7 @@ def neighbours(rate, group_size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group_size", [1, 4])
-@pytest.mark.parametrize("rate", [1e30, math.inf])
+@pytest.mark.parametrize("rate", [1e30, 1e38])
 def test_a_run_that_diverges_is_recorded_and_its_neighbours_are_not_touched(rate, group_size):
     good, bad, bad_too, good_too = neighbours(rate, group_size)
     harmless = neighbours(2e-3, group_size)

@@ -190,7 +190,7 @@ def test_a_full_disk_is_reported_and_training_goes_on(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_run_that_another_process_trained_further_is_not_overwritten(tmp_path, monkeypatch):
     trained(tmp_path, stop_at=10, minutes=1e-9)
-    monkeypatch.setattr(PartialRun, "resume", lambda self, initial, chunk: (0, initial))
+    monkeypatch.setattr(PartialRun, "resume", lambda self, initial: (0, initial))
     rows, messages, _ = trained(tmp_path, minutes=1e-9)
     assert results(rows) == results(trained(None)[0])
     assert any("expected a step from there on" in text for text in messages)
