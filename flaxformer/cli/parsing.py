@@ -61,8 +61,9 @@ def parse(words: Sequence[str]) -> object:
     if name not in COMMANDS:
         raise UserError(f"there is no command '{name}'{did_you_mean(name, list(COMMANDS))}")
     command = COMMANDS[name]
-    if hasattr(command, "overrides"):
-        check_field_words(options, {f"--{field.replace('_', '-')}" for field in get_type_hints(command)})
+    fields = get_type_hints(command)
+    if {"file", "overrides"} <= fields.keys():  # `bench` changes options of a benchmark
+        check_field_words(options, {f"--{field.replace('_', '-')}" for field in fields})
     text, arguments = inspect.getdoc(command), with_port(with_set(command, options))
     return tyro.cli(command, prog=f"flaxformer {name}", args=arguments, description=text, config=SETTINGS)
 
