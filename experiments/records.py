@@ -74,7 +74,8 @@ COMPONENTS = """# Components, a study each
 A mechanism of the [catalog](../../docs/catalog.md) beside what it replaces, on a task where its source expects a
 difference, in a minute or two on two CPU cores. The first lines of a file say what is claimed, by whom, and what was
 expected; the rule (claims, margins, seeds) was committed before the recorded runs, and no file was changed after them
-but for its line "Result". [All mechanisms at their best learning rates](../../docs/effects.md) are another page.
+but for its line "Result". Whether the same seeds were tried while a file was written is not recorded.
+[All mechanisms at their best learning rates](../../docs/effects.md) are another page.
 
 Effects have the intervals that are tested: 95 %, or 90 % for equalities, over paired seeds (n); verdicts are by the
 [rule of reports](../../docs/verdicts.md), Holm-corrected within a study. Times are sums over runs, each on one core of

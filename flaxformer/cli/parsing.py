@@ -101,11 +101,10 @@ def with_set(command: type, arguments: Sequence[str]) -> list[str]:
 
 def with_port(arguments: Sequence[str]) -> list[str]:
     """Let --serve stand without a port, for a free one."""
-    following = (*arguments[1:], "--")
-    is_alone = [word == "--serve" and after.startswith("--") for word, after in zip(arguments, following, strict=False)]
-    return [
-        part for word, alone in zip(arguments, is_alone, strict=True) for part in ([word, "0"] if alone else [word])
-    ]
+    words: list[str] = []
+    for word, after in zip(arguments, (*arguments[1:], "--"), strict=False):
+        words += [word, "0"] if word == "--serve" and after.startswith("--") else [word]
+    return words
 
 
 def _options_of_one_value(command: type) -> set[str]:

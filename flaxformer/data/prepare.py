@@ -64,15 +64,7 @@ def prepare(
     root = Path(output).expanduser()
     if not 1 <= validation_tenths <= 9:
         raise UserError(f"validation_tenths is {validation_tenths}; expected 1 to 9")
-    if (tokenizer == "bpe") != (vocabulary is not None):
-        raise UserError(
-            f"vocabulary is {vocabulary}; expected a number for tokenizer='bpe', such as 8000, and None for others"
-        )
-    if tokenizer not in TOKENIZERS and url_of(tokenizer) is None and not Path(tokenizer).expanduser().is_file():
-        kinds = ", ".join(TOKENIZERS)
-        raise UserError(
-            f"tokenizer is '{tokenizer}', which is not a file; expected {kinds}, or the path of a tokenizer.json"
-        )
+    _check_tokenizer(tokenizer, vocabulary)
     if target is not None and end:
         raise UserError("end is True; expected False for pairs, to which PairedTokens adds start and end")
     texts = Texts(
@@ -107,6 +99,19 @@ def prepare(
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return description
+
+
+def _check_tokenizer(tokenizer: str, vocabulary: int | None) -> None:
+    """Check the tokenizer of `prepare`: a kind with what it needs, or a file."""
+    if (tokenizer == "bpe") != (vocabulary is not None):
+        raise UserError(
+            f"vocabulary is {vocabulary}; expected a number for tokenizer='bpe', such as 8000, and None for others"
+        )
+    if tokenizer not in TOKENIZERS and url_of(tokenizer) is None and not Path(tokenizer).expanduser().is_file():
+        kinds = ", ".join(TOKENIZERS)
+        raise UserError(
+            f"tokenizer is '{tokenizer}', which is not a file; expected {kinds}, or the path of a tokenizer.json"
+        )
 
 
 def _store(folder: Path, url: str) -> None:

@@ -55,7 +55,7 @@ def seeds_needed(claim: Claim, floor: Noise, family: int) -> int | None:
 
 def describe(study: Study, floor: Noise | None) -> Iterator[str]:
     """Yield the effect that the study's seeds find, by the noise floor beside it, and the seeds of its claims."""
-    if floor is None or floor.metric != study.metric:
+    if floor is None:
         return
     family, unit = max(len(study.claims), 1), f" {floor.unit}" if floor.unit else ""
     yield from _other_recipe(study, floor)
@@ -71,8 +71,7 @@ def describe(study: Study, floor: Noise | None) -> Iterator[str]:
         what = f"an equality within {claim.within:g}" if claim.within is not None else f"an effect of {claim.effect:g}"
         by = f", tested against {claim.by:g}," if claim.by else ""
         of = f", for the sd {number(aim.sd)} of {aim.basis}" if aim.basis else ""
-        seeds = floor.seeds_for(aim.size, family, aim.sd, aim.kind)
-        if seeds is None:
+        if (seeds := seeds_needed(claim, floor, family)) is None:
             needed = f"more than {noise.MOST_SEEDS:,} seeds"
         else:
             needed = f"{count_of(seeds, 'seed')} ({duration(seeds * len(study.arms()) * floor.seconds)} in all)"
@@ -87,6 +86,6 @@ def _other_recipe(study: Study, floor: Noise) -> Iterator[str]:
     if lines:
         shown = "; ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
         yield (
-            f"The noise floor is that of another recipe ({shown}); 'flaxformer noise' measures this one after the "
-            f"folder {study.name}-noise was removed or renamed."
+            f"The noise floor is that of another recipe ({shown}); 'flaxformer noise' measures this one once the "
+            f"folder {study.name}-noise is removed or renamed."
         )

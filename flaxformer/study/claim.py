@@ -66,17 +66,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         check_arguments(self)
-        if self.effect is not None and not 0 < self.effect < math.inf:
-            raise UserError(f"claim '{self.text}' has effect={self.effect}; expected a number above 0")
-        if self.effect is not None and self.equal is not None:
-            raise UserError(
-                f"claim '{self.text}' has equal and effect={self.effect}; expected within alone, the margin that its "
-                "seeds have to confirm"
-            )
-        if self.effect is not None and self.effect <= self.by:
-            raise UserError(
-                f"claim '{self.text}' has by={self.by} and effect={self.effect}; expected an effect above by"
-            )
+        self._check_effect()
         check_text("claim text", self.text)
         for verdict, answer in (self.answers or {}).items():
             check_text(f"claim '{self.text}' answers['{verdict}']", answer)
@@ -120,6 +110,22 @@ class Claim:
         if self.more_than_where is not None and not isinstance(self.second, dict):
             raise UserError(
                 f"claim '{self.text}' has more_than_where and compares with the number {self.second}; expected two arms"
+            )
+
+    def _check_effect(self) -> None:
+        """Check the effect that the claim wants to find."""
+        if self.effect is None:
+            return
+        if not 0 < self.effect < math.inf:
+            raise UserError(f"claim '{self.text}' has effect={self.effect}; expected a number above 0")
+        if self.equal is not None:
+            raise UserError(
+                f"claim '{self.text}' has equal and effect={self.effect}; expected within alone, the margin that its "
+                "seeds have to confirm"
+            )
+        if self.effect <= self.by:
+            raise UserError(
+                f"claim '{self.text}' has by={self.by} and effect={self.effect}; expected an effect above by"
             )
 
     @property

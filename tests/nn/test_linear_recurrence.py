@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer.nn.linear_recurrence import linear_recurrence, short_convolution
+from flaxformer.nn.linear_recurrence import decayed_products, linear_recurrence, short_convolution
 
 T, N, DK, DV = 9, 2, 3, 4
 VALID = np.array([[True] * T, [False, True, True, False, True, True, True, False, True]])
@@ -60,3 +60,10 @@ def test_a_short_convolution_skips_padding_and_can_be_read_in_parts(width):
         whole, _ = short_convolution(jnp.asarray(x), jnp.asarray(kernel), jnp.zeros((2, width - 1, N, DK)))
     np.testing.assert_allclose(np.concatenate(parts, 1)[VALID], expected[VALID], rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(whole[0], expected[0], rtol=1e-9, atol=1e-12)
+
+
+def test_chunks_of_other_lengths_and_equal_decays_are_computed_by_the_equation():
+    x, one = jnp.ones((2, 8, 3)), jnp.zeros((2, 8, 1))
+    assert decayed_products.refusal("halves", x, x, x, x, False) is None
+    assert "is a matrix product" in decayed_products.refusal("halves", x, x, one, one, False)
+    assert "expected a power of 2" in decayed_products.refusal("halves", *[x[:, :6]] * 4, True)

@@ -231,7 +231,7 @@ class Improve:
 
     Both are trained at fresh seeds, pair after pair, until it is decided.
 
-    The same command, or one without a change, goes on with what was interrupted.
+    The same command, also without its changes, continues an interrupted attempt.
 
     `flaxformer report DIR` writes the page of all attempts.
 
