@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flaxformer.core.paths import replace_at
 from flaxformer.model.remat import REMATS
 from flaxformer.report.table import Table
+from flaxformer.tasks.batch import batch_shapes
 from flaxformer.training import Run, start, train_step
 
 
@@ -27,7 +28,7 @@ def memory_by_remat(run: Run) -> dict[str, StepMemory]:
     memories = {}
     for name in REMATS:
         arrays = jax.tree.map(jnp.asarray, replace_at(run, {"training.remat": name}))
-        batch = jax.eval_shape(lambda source: source.batch(jax.random.key(0), 0), arrays.task.load())
+        batch = batch_shapes(arrays.task.load())
         step = jax.jit(train_step).lower(jax.eval_shape(start, arrays), arrays, batch).compile()
         if (memory := step.memory_analysis()) is not None:
             memories[name] = StepMemory(

@@ -16,6 +16,7 @@ from flaxformer.diagnostics.activations import magnitude, measure_activations, m
 from flaxformer.diagnostics.places import split_layers
 from flaxformer.system.errors import UserError
 from flaxformer.tasks.batch import Source, concat_parts
+from flaxformer.tasks.host import Chunk, gather_batches
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState, apply_gradients, backward, start
 
@@ -68,6 +69,8 @@ def coordinate_check(run: Run, widths: Sequence[int], steps: int = 3, fixed: Fix
     if len(set(widths)) < 2:
         raise UserError(f"widths is {list(widths)}; expected at least two different widths, to fit a slope")
     source = run.task.load()
+    if source.on_host:
+        source = Chunk(first=np.asarray(0), batches=gather_batches(source, run.data_key, 0, steps + 1))
     runs = [run.replace(model=at_width(run.model, width, fixed)) for width in widths]
     sizes = [jax.device_get(activation_sizes(width_run, source, steps)) for width_run in runs]
     return CoordinateCheck(

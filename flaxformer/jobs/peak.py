@@ -13,8 +13,9 @@ from flaxformer.devices.sharding import Devices
 from flaxformer.nn.formulations import using
 from flaxformer.system.startup.cpu_devices import cpu_cores
 from flaxformer.targets.devices import device_of
+from flaxformer.tasks.batch import batch_shapes
 from flaxformer.training import Run, evaluation_params, start
-from flaxformer.training.flops import first_batch, products_of, standard_form
+from flaxformer.training.flops import products_of, standard_form
 from flaxformer.training.loss import forward
 
 CORE_RATE = 2e10
@@ -46,7 +47,7 @@ def model_flops(run: Run) -> int:
     for N weights in products; attention counts over all T, masked or not.
     """
     run = standard_form(run)
-    batch = first_batch(run.task.load())
+    batch = batch_shapes(run.task.load())
     params = jax.eval_shape(lambda run: evaluation_params(start(run), run), run.without_init)
     buckets = batch if isinstance(batch, tuple) else (batch,)
     with using("reference"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace

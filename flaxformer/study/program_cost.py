@@ -14,7 +14,7 @@ from flaxformer.config import ModelConfig
 from flaxformer.core import params
 from flaxformer.nn.formulations import describe_choices, recording
 from flaxformer.study.program_groups import ProgramGroup
-from flaxformer.tasks.batch import AnyBatch, Source
+from flaxformer.tasks.batch import first_batch
 from flaxformer.training import Run, start, train_step
 from flaxformer.training.flops import flops_per_step
 from flaxformer.training.memory import excess, machine_bytes, needed_bytes, parameters
@@ -58,7 +58,7 @@ def cost_of_run(run: Run, timed_steps: int = 5) -> Cost:
         return Cost(parameters(run.model), 0.0, sum(needed_bytes(run).values()), math.nan, math.nan, excess=too_much)
     run = jax.tree.map(jnp.asarray, run.without_init)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), jax.eval_shape(start, run))
-    batch = jax.jit(_first_batch)(run.task.load())
+    batch = first_batch(run.task.load())
     begin = time.perf_counter()
     with recording() as choices:
         step = jax.jit(train_step).lower(shapes, run, batch).compile()
@@ -85,10 +85,6 @@ def cost_of_run(run: Run, timed_steps: int = 5) -> Cost:
 def _noise(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
     """Return numbers from 0 to 0.02 in the shape of a leaf; some devices multiply zeros faster."""
     return np.resize(0.02 * np.random.default_rng(0).random(2**16, np.float32), leaf.shape).astype(leaf.dtype)
-
-
-def _first_batch(source: Source) -> AnyBatch:
-    return source.batch(jax.random.key(0), 0)
 
 
 def slow_decoding(models: Iterable[ModelConfig]) -> list[str]:

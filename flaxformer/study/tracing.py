@@ -12,11 +12,11 @@ from flaxformer.study.declare import Measure, Study
 from flaxformer.system.errors import UserError
 from flaxformer.system.user_code.source import describe, is_user_class, place_of
 from flaxformer.system.wording import printable
-from flaxformer.tasks.batch import Source
+from flaxformer.tasks.batch import Source, batch_shapes
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.training import Run, TrainState, start, train_step
 from flaxformer.training.evaluation import score, score_data
-from flaxformer.training.flops import first_batch, flops_per_step
+from flaxformer.training.flops import flops_per_step
 from flaxformer.training.step import evaluation_params
 
 _TRACED: set[object] = set()
@@ -49,7 +49,7 @@ def trace(run: Run, who: str, measure: Measure | None = None) -> None:
         flops_per_step(run, source)  # traces a step in float32 and whole batches, and keeps the count
         how = run.training
         if how.precision != "float32" or how.remat != "none" or how.micro_batches not in (None, 1):
-            jax.eval_shape(train_step, state, arrays, first_batch(source))
+            jax.eval_shape(train_step, state, arrays, batch_shapes(source))
         jax.eval_shape(_evaluate, state, arrays, source)
         for evaluation in run.evaluations:
             jax.eval_shape(_score, state, arrays, evaluation.load())

@@ -120,6 +120,22 @@ class Source(Node):
         return self
 
 
+def first_batch(source: Source) -> AnyBatch:
+    """Return the batch of step 0 with the key 0, by a compiled function if the data are on the device."""
+
+    def first(source: Source) -> AnyBatch:
+        return source.batch(jax.random.key(0), 0)
+
+    return first(source) if source.on_host else jax.jit(first)(source)
+
+
+def batch_shapes(source: Source) -> AnyBatch:
+    """Return the shapes and dtypes of a batch of the source; only a batch of data that stay on the host is gathered."""
+    if source.on_host:
+        return jax.eval_shape(lambda batch: batch, first_batch(source))
+    return jax.eval_shape(first_batch, source)
+
+
 BatchOrNone = TypeVar("BatchOrNone", Batch, Batch | None)
 
 

@@ -24,7 +24,7 @@ from flaxformer.core.params import fold_in_name
 from flaxformer.core.struct import Config, leaf, part, static
 from flaxformer.system.errors import UserError
 from flaxformer.tasks.base import Task
-from flaxformer.tasks.batch import Batch, Source, concat_parts
+from flaxformer.tasks.batch import Batch, Source, batch_shapes, concat_parts
 from flaxformer.tasks.evaluations import name_problems
 from flaxformer.tasks.overlap import SAMPLE, Overlap
 
@@ -280,14 +280,9 @@ def _with_common_padding(batches: Sequence[Batch]) -> list[Batch]:
 
 def _form(source: Source) -> dict[str, object]:
     """Return the fields that the batches of a source have, with their dtypes."""
-    batch = source.batch(jax.random.key(0), 0) if source.on_host else jax.eval_shape(lambda: _first(source))
-    example_batch = concat_parts(batch) if source.on_host else batch
-    arrays = {name: getattr(example_batch, name) for name in Batch.__dataclass_fields__}
+    batch = jax.eval_shape(concat_parts, batch_shapes(source))
+    arrays = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
     return {name: x.dtype for name, x in arrays.items() if hasattr(x, "dtype")}
-
-
-def _first(source: Source) -> Batch:
-    return concat_parts(source.batch(jax.random.key(0), 0))
 
 
 def _are_numbers(values: Sequence[object]) -> bool:

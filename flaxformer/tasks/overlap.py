@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree, UInt64
 
-from flaxformer.tasks.batch import AnyBatch, Batch, Source
+from flaxformer.tasks.batch import AnyBatch, Batch, Source, batch_shapes
 
 SAMPLE = 2**14
 """Largest number of training examples that are drawn of a source without a table of them."""
@@ -104,8 +104,7 @@ def _keys_in(tables: "Iterable[Batch]", wanted: set[bytes]) -> set[bytes]:
 
 def _draw(source: "Source", sample: int) -> "list[Batch]":
     """Draw about `sample` training examples, from a seed of their own; a table per bucket."""
-    first = functools.partial(source.batch, jax.random.key(0), 0)
-    shape = first() if source.on_host else jax.eval_shape(first)
+    shape = batch_shapes(source)
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape))
     rows = sum(len(bucket.targets) for bucket in (shape if isinstance(shape, tuple) else (shape,)))
     steps = max(1, min(-(-sample // rows), SAMPLE_BYTES // max(size, 1)))

@@ -25,7 +25,7 @@ from jax.interpreters import partial_eval
 
 from flaxformer.core.paths import replace_at
 from flaxformer.nn.formulations import using
-from flaxformer.tasks.batch import AnyBatch, Source
+from flaxformer.tasks.batch import Source, batch_shapes
 from flaxformer.training.run import Run
 from flaxformer.training.step import start, train_step
 
@@ -103,17 +103,8 @@ def _step(run: Run, source: Source) -> Jaxpr:
     run = jax.tree.map(jnp.asarray, run.without_init)
     state = jax.eval_shape(functools.partial(start, layout="auto"), run)
     with using("reference"):  # tiles leave out what is masked, and a fused kernel's products are not in the trace
-        traced = jax.make_jaxpr(train_step)(state, run, first_batch(source)).jaxpr
+        traced = jax.make_jaxpr(train_step)(state, run, batch_shapes(source)).jaxpr
     return partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars), instantiate=True)[0]
-
-
-def first_batch(source: Source) -> AnyBatch:
-    """Return the shapes of a batch of the source; a batch of data that stay on the host is gathered."""
-
-    def first(source: Source) -> AnyBatch:
-        return source.batch(jax.random.key(0), 0)
-
-    return first(source) if source.on_host else jax.eval_shape(first, source)
 
 
 def products_of(jaxpr: Jaxpr) -> int:

@@ -11,16 +11,20 @@ import numpy as np
 import pytest
 from study.tiny import BASELINE, RATE, results, tiny
 
+from flaxformer.cli import remat
 from flaxformer.core.paths import replace_at
 from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices
+from flaxformer.diagnostics import coordinate_check
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.runner.trial_measurements import load_function, measure_trials
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, EqualCost, Halving
+from flaxformer.study.program_cost import cost_of_run
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Domain, EvaluationSet, MaskedTokens, Mixture, MixtureStage, TokenFiles
+from flaxformer.tasks.batch import batch_shapes, concat_parts
 from flaxformer.tasks.token_files import MappedText
 
 WORDS = ["to be or not to be, ", "that is the question; ", "whether 'tis nobler in the mind "]
@@ -209,3 +213,31 @@ def test_measurements_of_kept_weights_read_the_data(root, tmp_path, keep_on_host
     }
     with pytest.raises(UserError, match="TokenFiles: the data stay on the host, where compiled functions cannot read"):
         list(measure_trials(Store(tmp_path / "study"), load_function(file, "compiled"), file))
+
+
+def cost_of(run):
+    cost = cost_of_run(run, timed_steps=1)
+    return cost.parameters, cost.flops_per_step, cost.compiled_flops
+
+
+CALLED_BEFORE_TRAINING = {
+    "cost": cost_of,
+    "memory by rematerialisation": lambda run: remat.memory_by_remat(run).keys(),
+    "tracing": lambda run: [
+        (x.shape, x.dtype) for x in jax.tree.leaves(jax.eval_shape(concat_parts, batch_shapes(run.task.load())))
+    ],
+    "coordinate check": lambda run: {
+        place: sizes.tolist() for place, sizes in coordinate_check(run, (8, 16), steps=2).sizes.items()
+    },
+}
+"""What commands compute of a run before they train it."""
+
+
+@pytest.mark.every(4, "long")
+@pytest.mark.parametrize("function", CALLED_BEFORE_TRAINING)
+def test_what_is_computed_before_training_is_the_same(root, keep_on_host, function):
+    run = STUDIES["mixture"](root).baseline
+    keep_on_host(False)
+    near = CALLED_BEFORE_TRAINING[function](run)
+    keep_on_host(True)
+    assert CALLED_BEFORE_TRAINING[function](run) == near
