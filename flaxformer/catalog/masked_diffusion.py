@@ -33,6 +33,14 @@ class MaskedDiffusion(MaskedText):
         weights = jnp.where(masked, window.size / count, 0).astype(jnp.float32)
         return Batch(inputs=jnp.where(masked, self.mask, window), targets=window, weights=weights)
 
+    def fill_in(
+        self,
+        logits_of: Callable[[Int[Array, "B T"]], Float[Array, "B T V"]],
+        tokens: Int[Array, "B T"],
+        key: Array,
+    ) -> Int[Array, "B T"]:
+        return fill_in(logits_of, tokens, key, mask=self.mask, passes=tokens.shape[-1])  # at most one token per pass
+
 
 def fill_in(
     logits_of: Callable[[Int[Array, "*batch T"]], Float[Array, "*batch T V"]],

@@ -28,6 +28,7 @@ from flaxformer.study.load import load_module
 from flaxformer.study.seeds import LAST
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import printable
+from flaxformer.tasks.corrupted import MaskedText
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.training import Run
 from flaxformer.training.memory import check_decoding
@@ -54,6 +55,8 @@ def main(arguments: Generate, console: Console) -> int:
     if arguments.input is not None:
         raise UserError(f"input is '{arguments.input}' with a run that continues a text; expected --prompt")
     asked = "\n" if arguments.prompt is None else arguments.prompt
+    if loaded.run is not None and isinstance(loaded.run.task, MaskedText):
+        return _fill_in(arguments, console, loaded, asked)
     prompt = text.encode(utf8(asked))
     if not prompt.size:
         raise UserError("prompt is empty; expected at least one token to continue")
@@ -65,6 +68,18 @@ def main(arguments: Generate, console: Console) -> int:
     texts = decode_stream(text.decode, itertools.chain([prompt], pieces))
     next(texts)  # the prompt, which is printed as it was given
     return print_pieces(console, itertools.chain([asked], texts))
+
+
+def _fill_in(arguments: Generate, console: Console, loaded: LoadedModel, prompt: str) -> int:
+    """Print a prompt and the tokens after it, which a model of masked tokens fills in."""
+    for name in ("beams", "edit"):
+        if (value := getattr(arguments, name)) is not None:
+            raise UserError(f"{name} is {value} with a run that fills in masked tokens; expected it for one that reads "
+                            "them from left to right")  # fmt: skip
+    rule = {name: getattr(arguments, name) for name in ("tokens", "top_k", "top_p", "seed")}
+    temperature = TEMPERATURE if arguments.temperature is None else arguments.temperature
+    utf8(prompt)
+    return print_pieces(console, [str(loaded.generate(prompt, temperature=temperature, **rule))])
 
 
 def _number_of_tokens(arguments: Generate, config: ModelConfig, prompt: int) -> int:

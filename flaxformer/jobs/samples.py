@@ -1,15 +1,18 @@
 """Samples during training: a continuation of held-out text, or a translation of a held-out line."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
 from flaxformer.core.params import fold_in_name
-from flaxformer.model import Sampling, generate
+from flaxformer.model import Sampling, apply, generate
 from flaxformer.model.weights import Transformer
 from flaxformer.tasks import Source
+from flaxformer.tasks.corrupted import MaskedText
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.task_tokenizer import text_of
 from flaxformer.training import Run
@@ -31,11 +34,13 @@ Sampler = Callable[[Transformer, int], Sample]
 
 
 def sampler(run: Run, source: Source, tokens: int) -> Sampler | None:
-    """Return a function from weights and step to a sample of at most `tokens` tokens; None for a task without text.
+    """Return a function from weights and step to a sample of at most `tokens` tokens; None for a task that gives none.
 
     The prompt is the start of the first example of the evaluation set, and the draws depend on the run's seed and the
     step alone: samples can be compared, and a resumed run gives those of an uninterrupted one.
     """
+    if isinstance(run.task, MaskedText):
+        return _masked_sampler(run, run.task, source, tokens) if run.task.generates and tokens else None
     text, pairs = text_of(run.task), isinstance(run.task, PairTask)
     if text is None or not tokens:
         return None
@@ -48,7 +53,7 @@ def sampler(run: Run, source: Source, tokens: int) -> Sampler | None:
     end = run.task.end if isinstance(run.task, PairTask) else None
     sampling = Sampling() if pairs else Sampling(temperature=TEMPERATURE)
     shown = text.decode((prompt if first.source is None else first.source)[0]) + ("\n" if pairs else "")
-    key = fold_in_name(jax.random.key(run.seed), "samples")
+    key = _key(run)
 
     def sample(params: Transformer, step: int) -> Sample:
         output = generate(
@@ -66,3 +71,29 @@ def sampler(run: Run, source: Source, tokens: int) -> Sampler | None:
         return Sample(shown, text.decode(after) if pairs else text.decode([*prompt[0], *after])[len(shown) :])
 
     return sample
+
+
+def _masked_sampler(run: Run, task: MaskedText, source: Source, tokens: int) -> Sampler | None:
+    """Return a function that fills in masked tokens after the start of the first window; None without text."""
+    text, window = text_of(task.text), np.asarray(source.evaluation().targets[0, 0])
+    prompt = window[: min(PROMPT, len(window) // 2)]
+    steps = min(tokens, len(window) - len(prompt))
+    if text is None or not len(prompt):
+        return None
+    shown, sampling = text.decode(prompt), Sampling(temperature=TEMPERATURE)
+
+    @jax.jit
+    def complete(params: Transformer, key: Array) -> Array:
+        logits_of = functools.partial(apply, params, run.model)
+        return task.complete(logits_of, prompt, steps=steps, sampling=sampling, key=key)
+
+    def sample(params: Transformer, step: int) -> Sample:
+        after = np.asarray(complete(params, jax.random.fold_in(_key(run), step)))
+        return Sample(shown, text.decode([*prompt, *after])[len(shown) :])
+
+    return sample
+
+
+def _key(run: Run) -> Array:
+    """Key of the samples of a run."""
+    return fold_in_name(jax.random.key(run.seed), "samples")

@@ -28,6 +28,7 @@ from flaxformer.study.kept_trials import parse_labels
 from flaxformer.study.weights_source import WeightsSource, find_weights, read_model
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import printable
+from flaxformer.tasks.corrupted import MaskedText
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.task_tokenizer import text_of
 from flaxformer.training.memory import check_decoding
@@ -100,7 +101,7 @@ class LoadedModel:
     def tokenizer(self) -> Tokenizer | None:
         """Tokenizer of its text; None for a model without one."""
         if self.run is not None:
-            return text_of(self.run.task)
+            return text_of(self.run.task.text if isinstance(self.run.task, MaskedText) else self.run.task)
         file = self.source.folder / TOKENIZER
         return read_tokenizer(str(file)) if file.is_file() else None
 
@@ -144,6 +145,8 @@ class LoadedModel:
     ) -> str | Int[np.ndarray, "*batch T"]:
         """Continue a text, and return it with its continuation; of token ids, return the new ones alone.
 
+        A model of masked tokens (`MaskedText`) fills in new tokens as its task does, by default up to its length.
+
         Args:
           prompt: a text, or token ids [T] or [B, T].
           tokens: number of new tokens; by default 200, or as many as fit.
@@ -151,20 +154,28 @@ class LoadedModel:
           seed: seed of the draws.
 
         Raises:
-          UserError: see `encode`, `flaxformer.model.generate` and `Sampling`; or a model that translates.
+          UserError: see `encode`, `flaxformer.model.generate`, `MaskedText.fill_in` and `Sampling`; or a model that
+            translates.
         """
         if self.run is not None and isinstance(self.run.task, PairTask):
             raise UserError(f"{self.source.folder} translates; expected a model that continues a text: use the command "
                             f"flaxformer generate {self.source.folder} --prompt TEXT")  # fmt: skip
         read = self.encode(prompt)
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        if self.run is not None and isinstance(self.run.task, MaskedText):
+            steps = max(1, self.run.task.sequence_length - read.shape[-1]) if tokens is None else tokens
+            complete = jax.jit(functools.partial(_complete, self.config, self.run.task, steps, sampling))
+            return self._as_text(prompt, read, np.asarray(complete(self.params, read, jax.random.key(seed))))
         steps = most_tokens(self.config, read.shape[-1]) if tokens is None else tokens
         check_decoding(self.params, self.config, read.shape[-1], steps)
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         rows = np.atleast_2d(read)
         output = model.generate(
             self.params, self.config, rows, steps=steps, sampling=sampling, key=jax.random.key(seed)
         )
-        new = np.asarray(output.tokens).reshape(*read.shape[:-1], -1)
+        return self._as_text(prompt, read, np.asarray(output.tokens).reshape(*read.shape[:-1], -1))
+
+    def _as_text(self, prompt: str | ArrayLike, read: np.ndarray, new: np.ndarray) -> str | np.ndarray:
+        """Return the text of a prompt and of what follows it; of token ids, the new ones alone."""
         if not isinstance(prompt, str) or self.tokenizer is None:
             return new
         return self.tokenizer.decode([*read.tolist(), *new.tolist()])
@@ -203,6 +214,13 @@ class LoadedModel:
 
     def _repr_html_(self) -> str:
         return html.fragment([html.paragraph(self.about, "soft"), html.table(self.parts.table.in_form("page"))])
+
+
+def _complete(
+    config: ModelConfig, task: MaskedText, steps: int, sampling: Sampling, params: Transformer, read: Array, key: Array
+) -> Int[Array, "*batch steps"]:
+    """Return the tokens that a model of masked tokens fills in after those that were read."""
+    return task.complete(functools.partial(model.apply, params, config), read, steps=steps, sampling=sampling, key=key)
 
 
 def most_tokens(config: ModelConfig, prompt: int) -> int:

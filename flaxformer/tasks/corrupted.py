@@ -6,24 +6,30 @@ Sources: Devlin et al. 2019, section 3.1, task 1 (masked tokens); Raffel et al. 
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer.core.params import fold_in_name
 from flaxformer.core.struct import part, static
 from flaxformer.data.corpus import count_model_losses_by_target
+from flaxformer.model.sampling import Sampling, filter_logits
+from flaxformer.system.errors import UserError
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.examples import scale_weights
 from flaxformer.tasks.overlap import SAMPLE, Overlap
 from flaxformer.tasks.text import COUNTED, StandardLibrary, TextFiles
 from flaxformer.tasks.token_files import TokenFiles
+
+LogitsOf = Callable[[Int[Array, "B T"]], Float[Array, "B T V"]]
+"""Function from the tokens of rows to the logits at each of them."""
 
 
 class Corrupted(Task):
@@ -127,6 +133,59 @@ class MaskedText(Corrupted):
     @property
     def sequence_length(self) -> int:
         return self.text.length
+
+    @property
+    def generates(self) -> bool:
+        """True if the task has a way to `fill_in` masked tokens."""
+        return type(self).fill_in is not MaskedText.fill_in
+
+    def complete(
+        self,
+        logits_of: LogitsOf,
+        tokens: Int[ArrayLike, "*batch T"],
+        *,
+        steps: int,
+        sampling: Sampling,
+        key: Array,
+    ) -> Int[Array, "*batch steps"]:
+        """Return `steps` tokens that follow others: masked ones, which `fill_in` replaces.
+
+        Args:
+          logits_of: the model.
+          sampling: distribution that each token is drawn from; the mask token is never drawn.
+
+        Raises:
+          UserError: the task has no `fill_in`, or steps is below 1.
+        """
+        if steps < 1:
+            raise UserError(f"tokens is {steps}; expected at least 1")
+
+        def filtered(rows: Int[Array, "B T"]) -> Float[Array, "B T V"]:
+            return filter_logits(logits_of(rows).at[..., self.mask].set(-jnp.inf), sampling)
+
+        read = jnp.asarray(tokens)
+        masked = jnp.pad(read, [*((0, 0) for _ in read.shape[1:]), (0, steps)], constant_values=self.mask)
+        filled = self.fill_in(filtered, jnp.atleast_2d(masked), key)
+        return filled.reshape(masked.shape)[..., read.shape[-1] :]
+
+    def fill_in(
+        self,
+        logits_of: LogitsOf,
+        tokens: Int[Array, "B T"],
+        key: Array,
+    ) -> Int[Array, "B T"]:
+        """Return tokens with all masked ones replaced by samples of a model; a task whose model generates defines it.
+
+        Args:
+          logits_of: logits of the distributions that tokens are drawn from, of all tokens of a row.
+          tokens: known tokens, and `mask` at all others.
+          key: of the draws.
+
+        Raises:
+          UserError: the task does not define it.
+        """
+        name = type(self).__name__
+        raise UserError(f"{name} has no `fill_in`; expected a task whose model generates text, such as MaskedDiffusion")
 
 
 class MaskedTokens(MaskedText):

@@ -7,9 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer import StandardLibrary
+import flaxformer
+from flaxformer import Attention, MaskedTokens, ModelConfig, Run, StandardLibrary, Training
 from flaxformer.catalog import MaskedDiffusion
 from flaxformer.catalog.masked_diffusion import fill_in
+from flaxformer.checkpoint.stopping import Stop
+from flaxformer.jobs.train import Job, train
+from flaxformer.model import Sampling
+from flaxformer.report.job import read_job
+from flaxformer.system.errors import UserError
 
 L, V = 3, 3
 JOINT = np.random.default_rng(0).dirichlet(np.full(V**L, 0.3)).reshape((V,) * L)
@@ -95,3 +101,61 @@ def test_passes_fill_in_equal_shares_and_temperature_0_takes_the_most_probable()
     jax.effects_barrier()
     assert [tuple((tokens == V).sum(1)) for tokens in seen] == [(6, 3), (4, 3), (2, 2)]
     np.testing.assert_array_equal(result, [[1] * 6, [0, 0, 1, 1, 0, 1]])
+
+
+def favours_successors(rows):
+    """Logits of a model that expects place mod 5, and above all the mask token, which is never drawn."""
+    expected = jnp.arange(rows.shape[-1]) % 5
+    logits = 4.0 * jax.nn.one_hot(expected, TASK.vocabulary) + 9.0 * jax.nn.one_hot(TASK.mask, TASK.vocabulary)
+    return jnp.broadcast_to(logits, (*rows.shape, TASK.vocabulary))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.7, top_k=1)], ids=str)
+def test_a_text_is_continued_by_tokens_that_the_model_fills_in(sampling):
+    prompt = np.array([[7, 7, 7], [8, 8, 8]])
+    complete = jax.jit(lambda key: TASK.complete(favours_successors, prompt, steps=6, sampling=sampling, key=key))
+    np.testing.assert_array_equal(complete(jax.random.key(0)), [[3, 4, 0, 1, 2, 3]] * 2)
+    one_row = TASK.complete(favours_successors, prompt[0], steps=2, sampling=sampling, key=jax.random.key(0))
+    np.testing.assert_array_equal(one_row, [3, 4])
+
+
+def test_drawn_tokens_have_the_distribution_of_the_logits():
+    drawn = TASK.complete(
+        favours_successors, np.zeros((400, 1), int), steps=5, sampling=Sampling(temperature=1.0), key=jax.random.key(1)
+    )
+    share = np.exp(4) / (np.exp(4) + TASK.mask - 1)
+    found = (np.asarray(drawn) == [1, 2, 3, 4, 0]).mean()
+    assert abs(found - share) < 5 * np.sqrt(share * (1 - share) / 2000)
+
+
+def test_a_task_that_only_scores_masked_tokens_generates_no_text():
+    task = MaskedTokens(text=StandardLibrary(length=8))
+    assert TASK.generates
+    assert not task.generates
+    with pytest.raises(UserError, match="MaskedTokens has no `fill_in`; expected a task whose model generates text"):
+        task.complete(favours_successors, np.zeros(3, int), steps=2, sampling=Sampling(), key=jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A job of masked diffusion, with a sample."""
+    output = tmp_path_factory.mktemp("jobs") / "diffusion"
+    model = ModelConfig(vocabulary=257, layers=1, d_model=8, attention=Attention(heads=2), mask_pattern="bidirectional")
+    run = Run(model=model, task=TASK, training=Training(steps=2, evaluate_every=2))
+    list(train(run, Job(output=output, samples=3), Stop()))
+    return output
+
+
+def test_a_job_shows_samples_and_its_model_generates(job):
+    *_, sample = read_job(job).of("sample")
+    window = TASK.load().evaluation().targets[0, 0, :4]
+    assert sample["prompt"] == bytes(np.asarray(window, np.uint8)).decode()
+    loaded = flaxformer.load(job)
+    text = loaded.generate("abc", temperature=0.8, seed=3)
+    assert text.startswith("abc")
+    assert text == loaded.generate("abc", temperature=0.8, seed=3) != loaded.generate("abc", temperature=0.8, seed=4)
+    tokens = loaded.generate(np.zeros((2, 3), int), tokens=4)
+    assert tokens.shape == (2, 4)
+    assert (tokens < TASK.mask).all()
+    with pytest.raises(UserError, match="tokens is 0; expected at least 1"):
+        loaded.generate("abc", tokens=0)
