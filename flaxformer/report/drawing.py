@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Transform
@@ -150,6 +151,22 @@ def set_log_scale(
 def has_wide_range(values: Sequence[float], ratio: float = 300.0) -> bool:
     """True if the values are positive and a logarithmic axis shows them better."""
     return bool(values) and min(values) > 0 and max(values) > ratio * min(values)
+
+
+def break_long_labels(figure: Figure) -> bool:
+    """Break the labels of axes that reach beyond a figure into lines; return True if there are any."""
+    is_changed = False
+    for axes in figure.axes:
+        for label, side in ((axes.xaxis.label, 0), (axes.yaxis.label, 1)):
+            first, last = label.get_window_extent().get_points()[:, side]
+            size = figure.bbox.get_points()[1, side]
+            text = label.get_text()
+            if text and (first < 0 or last > size):
+                room = max(0.0, 2 * min((first + last) / 2, size - (first + last) / 2))
+                longest = max(len(line) for line in text.splitlines())
+                label.set_text("\n".join(wrap(text, max(8, int(longest * room / (last - first)) - 1))))
+                is_changed |= label.get_text() != text
+    return is_changed
 
 
 def wrap(text: str, characters: int) -> list[str]:

@@ -13,7 +13,7 @@ from flaxformer.analysis.arms import ArmSummary
 from flaxformer.report import costs, heads, maps, numbers, phrasing, scaling_text, verdicts
 from flaxformer.report.claims_figure import claims_figure
 from flaxformer.report.curves_figure import curves_figure
-from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE
+from flaxformer.report.drawing import COLUMN, PAGE, POINT, STYLE, break_long_labels
 from flaxformer.report.heads_figure import attention_figure, heads_figure, lens_figure
 from flaxformer.report.html import PageFigure
 from flaxformer.report.scaling_figure import joint_law_figure, scaling_figure
@@ -28,6 +28,7 @@ from flaxformer.system.wording import count_of
 
 METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 """Formats, with the metadata of the time of creation left out: equal results give equal files."""
+MOST_LAYOUTS = 4
 MOST = 12
 """Number of items that a description lists."""
 STOPPED = " Hollow marks are arms that were stopped early, at their score then; it is not a final result."
@@ -298,7 +299,10 @@ def save(figure: Drawing, folder: Path, name: str) -> str:
 def _svg(figure: Drawing) -> str:
     """A figure as SVG whose points show their text under the pointer."""
     if (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)
+        for _ in range(MOST_LAYOUTS):  # a label of more lines moves the axes, and with them the other labels
+            engine.execute(figure)
+            if not break_long_labels(figure):
+                break
     figure.set_layout_engine(None)  # laid out once, for all formats; under "none", each would be drawn twice
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata=METADATA["svg"])

@@ -131,8 +131,7 @@ def effects_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
     ax.set_yticks(range(len(shown)), names)
     ax.tick_params(axis="y", length=0)
     is_good = direction_of(analysis.study.metric, analysis.study.goal) is not None
-    label = f"effect on the {phrasing.metric(analysis.study)}{', positive where good' if is_good else ''}"
-    ax.set_xlabel("\n".join(wrap(label, int(CHARACTERS * width / COLUMN))))
+    ax.set_xlabel(f"effect on the {phrasing.metric(analysis.study)}{', positive where good' if is_good else ''}")
     ax.grid(axis="both")
     if any(len(effects_of(change)) > 1 for change in shown):
         marks = [

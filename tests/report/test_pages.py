@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure as Drawing
 from msgspec.structs import replace
 from study.tiny import LOWER, fill, tiny
 
@@ -280,6 +281,22 @@ def test_a_long_name_of_axes_is_above_few_rows_and_not_cut_beside_them(tmp_path,
             assert box.y0 >= 0
             assert box.x1 <= width
             assert box.y1 <= height
+
+
+@pytest.mark.parametrize("width", [COLUMN, PAGE])
+@pytest.mark.parametrize("label", ["rate", "a name of an axis of many words, which has no end", "x" * 60])
+def test_labels_of_axes_lie_within_a_saved_figure(tmp_path, style, width, label):
+    figure = Drawing(figsize=(width, 3.0), layout="constrained")
+    for ax in figure.subplots(1, 2):
+        ax.set_xlabel(label)
+        ax.set_ylabel(label)
+    figures.save(figure, tmp_path, "figure")
+    figure.draw_without_rendering()
+    for axis in [axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)]:
+        assert "".join(axis.label.get_text().split()) == "".join(label.split())
+        ends = axis.label.get_window_extent().get_points()
+        assert (ends[0] >= -1).all()
+        assert (ends[1] <= figure.bbox.get_points()[1] + 1).all()
 
 
 def test_titles_of_panels_do_not_overlap(tmp_path, style):
