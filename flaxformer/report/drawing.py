@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 from matplotlib.transforms import Transform
 
 from flaxformer.report import numbers
@@ -143,9 +143,10 @@ def set_log_scale(
         scale("log")
     scaled_axis = ax.xaxis if axis == "x" else ax.yaxis
     low, high = sorted(scaled_axis.get_data_interval())
-    is_short = low > 0 and high < 10 * low
+    if 0 < low <= high < 10 * low:
+        scaled_axis.set_major_locator(MaxNLocator(3))  # powers of ten are one tick or none
     scaled_axis.set_major_formatter(lambda value, _: text(value))
-    scaled_axis.set_minor_formatter((lambda value, _: text(value)) if is_short else NullFormatter())
+    scaled_axis.set_minor_formatter(NullFormatter())
 
 
 def has_wide_range(values: Sequence[float], ratio: float = 300.0) -> bool:

@@ -1,16 +1,19 @@
 """Figures of sweeps: sizes that rise together, ticks, limits, names of count models, and curves of many arms."""
 
+import itertools
 import math
 
 import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 from study.tiny import bare_declaration, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report.curves_figure import curves_figure
-from flaxformer.report.drawing import STYLE, draw_references
+from flaxformer.report.drawing import STYLE, draw_references, set_log_scale
 from flaxformer.report.sweep_figure import sweep_figure
 from flaxformer.study import Axis, Points
+from flaxformer.system.wording import with_prefix
 
 RATE = "optimizer.learning_rate"
 RATES = Axis(RATE, {f"{rate:.0e}": rate for rate in (1e-4, 1e-3, 1e-2, 1e-1)}, name="rate")
@@ -97,3 +100,18 @@ def test_many_curves_of_two_points_are_not_drawn(tmp_path, rates, evaluations, i
         longer = ([0, 3, 6], [points[0], *points]) if evaluations == 3 else (steps, points)
         object.__setattr__(arm, "curve", lambda metric, longer=longer: longer)
     assert (curves_figure(analysis) is not None) == is_drawn
+
+
+@pytest.mark.parametrize(("low", "high"), [(15e6, 114e6), (30e6, 38e6), (1.0, 9.5), (2e-4, 3e-4), (1e3, 1e7)])
+@pytest.mark.parametrize("width", [1.4, 3.0])
+def test_ticks_of_a_logarithmic_axis_do_not_overlap(low, high, width):
+    figure = Figure(figsize=(width, 1.5), layout="constrained")
+    ax = figure.subplots()
+    ax.plot([low, high], [0, 1])
+    set_log_scale(ax, "x", text=lambda value: with_prefix(value, ""))
+    figure.draw_without_rendering()
+    ticks = [*ax.xaxis.get_major_ticks(), *ax.xaxis.get_minor_ticks()]
+    shown = [tick.label1 for tick in ticks if low <= tick.get_loc() <= high and tick.label1.get_text()]
+    boxes = [label.get_window_extent() for label in shown]
+    assert len(boxes) >= 2
+    assert not [1 for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
