@@ -28,7 +28,7 @@ from flaxformer.study.load import load_module
 from flaxformer.study.seeds import LAST
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import printable
-from flaxformer.tasks.corrupted import MaskedText
+from flaxformer.tasks.masked import MaskedText
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.training import Run
 from flaxformer.training.memory import check_decoding

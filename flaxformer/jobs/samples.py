@@ -12,7 +12,7 @@ from flaxformer.core.params import fold_in_name
 from flaxformer.model import Sampling, apply, generate
 from flaxformer.model.weights import Transformer
 from flaxformer.tasks import Source
-from flaxformer.tasks.corrupted import MaskedText
+from flaxformer.tasks.masked import MaskedText
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.task_tokenizer import text_of
 from flaxformer.training import Run

@@ -28,7 +28,7 @@ from flaxformer.study.kept_trials import parse_labels
 from flaxformer.study.weights_source import WeightsSource, find_weights, read_model
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import printable
-from flaxformer.tasks.corrupted import MaskedText
+from flaxformer.tasks.masked import MaskedText
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.task_tokenizer import text_of
 from flaxformer.training.memory import check_decoding

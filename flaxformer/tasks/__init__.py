@@ -4,10 +4,11 @@ from flaxformer.tasks.arithmetic import ModularAddition
 from flaxformer.tasks.base import Task
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.choices import MultipleChoice, TextClassification
-from flaxformer.tasks.corrupted import Corrupted, MaskedText, MaskedTokens, SpanCorruption
+from flaxformer.tasks.corrupted import Corrupted, SpanCorruption
 from flaxformer.tasks.evaluations import Evaluation, EvaluationData, EvaluationSet
 from flaxformer.tasks.images import Digits, Images
 from flaxformer.tasks.labels import TextLabels
+from flaxformer.tasks.masked import MaskedText, MaskedTokens
 from flaxformer.tasks.mixture import Domain, Mixture, MixtureStage
 from flaxformer.tasks.overlap import Overlap
 from flaxformer.tasks.paired_rows import Pairs
