@@ -163,7 +163,7 @@ def _apply_code_change(
         _set_training_aside(store, {*new.fingerprints, *(row.trial for row in rows)} - kept)
         read_records.accept(store.root, file)  # only now: a process that ends before leaves the change to the next one
     if not results or on_code_change == "retrain":
-        _supersede(store, [row.trial for row in rows])
+        supersede(store, [row.trial for row in rows])
         new = replace(new, kept_measurements=(), kept_results=_without(old.kept_results, {row.trial for row in rows}))
         if reads and measured:
             set_aside(store.root / "measurements.jsonl", SUPERSEDED)
@@ -202,8 +202,11 @@ def _set_training_aside(store: Store, trials: Collection[str]) -> None:
             set_aside(folder, SUPERSEDED)
 
 
-def _supersede(store: Store, trials: Collection[str]) -> None:
-    """Move the rows of trials into superseded/N.parquet, so that the trials are missing and nothing is lost."""
+def supersede(store: Store, trials: Collection[str]) -> None:
+    """Move the rows of trials into superseded/N.parquet, so that the trials are missing and nothing is lost.
+
+    Call it under the store's lock.
+    """
     old = [row for name, row in store.rows().items() if name in trials]
     if not old:
         return

@@ -14,7 +14,7 @@
     unfinished/NAME/           saved progress of runs that are being trained
     code/DIGEST/               the study's file and the user's modules that it imports, as they ran
     reads/DIGEST.json          a file, folder or variable that user code has read, with a digest of what was there
-    superseded/N.parquet       rows of code that has changed since, set aside on request
+    superseded/N.parquet       rows set aside: of changed code, on request; of arms that a halving now stops
     results.parquet, results.md, results.tex, report.html, figures/   written by the report
     live.html                  the page of `--live`
 
