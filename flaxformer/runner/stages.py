@@ -131,8 +131,9 @@ def _rungs(
         if not (training := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):
             continue
         stage = rung(study, tuple(arm.name for arm in training), until)
+        stage_plan = StudyPlan(stage)
         inner = dataclasses.replace(execution, output=store.root / RUNGS / str(until), keep=None)
-        yield StudyPlan(stage), inner
+        yield stage_plan, inner
         rows = store_of(stage, inner).rows()
         if not _is_complete(stage, rows, stop_on_error):
             return False
@@ -142,7 +143,7 @@ def _rungs(
                 best = survivors(study, arms, rows)
                 stopped += [arm for arm in arms if arm not in best]
                 left[program] = best
-        _record_stopped(store, study, training, stopped, rows, until, declared)
+        _record_stopped(store, stage, stopped, rows, stage_plan.declaration, declared)
     return True
 
 
@@ -210,27 +211,30 @@ def _score(row: Row, metric: str) -> float | None:
 
 def _record_stopped(
     store: Store,
-    study: Study,
-    training: list[Arm],
+    stage: Rung,
     stopped: list[Arm],
     rows: Mapping[str, Row],
-    until: int,
+    declared_at_rung: Declaration,
     declared: Declaration,
 ) -> None:
     """Write the results of stopped arms as rows of the study; a failed run stays one.
 
-    A failed run that was trained again may decide otherwise: results that this contradicts are set aside.
+    A failed run that was trained again may decide otherwise: results that this contradicts are set aside. A result of
+    former code that was kept has the former fingerprint in the study too.
     """
-    ended = [rows[Trial(arm, seed).name] for arm in stopped for seed in study.seeds]
-    fingerprints, entry = declared.fingerprints, declared.declaration
-    ended = [dataclasses.replace(row, fingerprint=fingerprints[row.trial], declaration=entry) for row in ended]
-    ended = [
-        row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=until) for row in ended
-    ]
+    at_rung, fingerprints = declared_at_rung.fingerprints, declared.fingerprints
+    ended = []
+    for row in (rows[Trial(arm, seed).name] for arm in stopped for seed in stage.seeds):
+        is_kept = row.status != "failed" and row.fingerprint != at_rung[row.trial]
+        known = fingerprints | declared.kept_results if is_kept else fingerprints
+        row = dataclasses.replace(row, fingerprint=known[row.trial], declaration=declared.declaration)
+        ended.append(
+            row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=stage.until)
+        )
     with store.locked(LOCK_PATIENCE):
-        supersede(store, contradictions(study, training, stopped, store.rows(), until))
+        supersede(store, contradictions(stage, stage.arms(), stopped, store.rows(), stage.until))
         if ended:
-            records.write_table(store.groups / f"stopped-{until}.parquet", ended)
+            records.write_table(store.groups / f"stopped-{stage.until}.parquet", ended)
 
 
 def describe_stages(plan: StudyPlan, execution: Execution) -> Iterator[str]:

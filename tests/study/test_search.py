@@ -322,6 +322,33 @@ def test_a_failed_run_that_is_trained_again_decides_as_if_it_had_not_failed(monk
     assert list(launch.run(study, cut, retry_failed=True)) == []
 
 
+def test_results_of_former_code_at_a_rung_are_refused_or_kept_as_such(monkeypatch, tmp_path):
+    def former(params, run):
+        return {"number": 1.0}
+
+    def present(params, run):
+        return {"number": 2.0}
+
+    pretend(monkeypatch, by_rate)
+    axes = (NORM, Axis(RATE, {str(i): i * 1e-3 for i in (4, 7, 8)}, name="rate"))
+    before, after = (halved(axes=axes, measure=function) for function in (former, present))
+    begun = launch.run(before, Execution(output=tmp_path))
+    for _ in range(12):
+        next(begun)
+    begun.close()
+    former_prints = Store(tmp_path).declaration.fingerprints
+    with pytest.raises(UserError, match=r"holds 12 results of 6 arms made by code that has changed"):
+        list(launch.run(after, Execution(output=tmp_path)))
+    list(launch.run(after, Execution(output=tmp_path), on_code_change="keep"))
+    store = Store(tmp_path)
+    assert [(change.decision, change.results) for change in store.declaration.code_changes] == [("keep", 12)]
+    assert analyse(store).missing == 0
+    for trial, row in store.rows().items():
+        known = former_prints if row.status == "stopped" else store.declaration.fingerprints
+        assert row.fingerprint == known[trial]
+    assert sum("changed" in limit for limit in analyse(store).limits) == 1
+
+
 def test_a_rung_that_was_ended_by_a_failure_decides_nothing(monkeypatch, tmp_path):
     trained = pretend(monkeypatch, by_rate, failing=lambda trial: trial.name == "norm=pre,rate=4,seed=5")
     list(launch.run(halved(), Execution(output=tmp_path), on_error="stop"))
