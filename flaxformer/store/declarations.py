@@ -174,8 +174,10 @@ def _apply_code_change(
     else:
         kept_at_rungs = {row.trial: old.fingerprints[row.trial] for row in at_rungs if row.trial in old.fingerprints}
         new = replace(new, kept_results=kept_at_rungs | old.kept_results | _fingerprints_of(rows, old))
-        if measured:
+        if measured and old.kind == "probe":
             new = replace(new, kept_measurements=tuple(dict.fromkeys([*old.kept_measurements, old.measured_by])))
+    if old.kind != "probe":  # derived numbers are computed again
+        decided = [replace(change, results=change.results - len(measured)) for change in decided]
     return replace(new, code_changes=(*new.code_changes, *decided))
 
 

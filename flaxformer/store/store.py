@@ -277,8 +277,13 @@ class Store:
         return list(dict.fromkeys(name["group"] for name in self.line_files().values()))
 
     def measurements(self, declaration: Declaration) -> list[JsonObject]:
-        """Rows measured or derived by the code that the declaration names, one per seed."""
-        return self.measured_by([declaration.measured_by, *declaration.kept_measurements])
+        """Rows measured or derived by the code that the declaration names, one per seed.
+
+        Those that former code of a probe has measured count too if they were kept. Numbers that a study derives from its
+        runs are computed again at every launch, so those of former code are of former claims alone.
+        """
+        kept = declaration.kept_measurements if declaration.kind == "probe" else ()
+        return self.measured_by([declaration.measured_by, *kept])
 
     def measured_by(self, identities: Collection[str | None]) -> list[JsonObject]:
         """Rows measured or derived by the code of one of these identities, in the order in which they were written."""
