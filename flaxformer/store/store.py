@@ -279,8 +279,8 @@ class Store:
     def measurements(self, declaration: Declaration) -> list[JsonObject]:
         """Rows measured or derived by the code that the declaration names, one per seed.
 
-        Those that former code of a probe has measured count too if they were kept. Numbers that a study derives from its
-        runs are computed again at every launch, so those of former code are of former claims alone.
+        Those that former code of a probe has measured count too if they were kept. Numbers that a study derives from
+        its runs are computed again at every launch, so those of former code are of former claims alone.
         """
         kept = declaration.kept_measurements if declaration.kind == "probe" else ()
         return self.measured_by([declaration.measured_by, *kept])
