@@ -211,7 +211,7 @@ class Analysis:
             f"On {change.time[:10]}, code had changed ({', '.join(change.changed)}); results of the earlier code were "
             f"kept: {change.results}."
             for change in self.study.code_changes
-            if change.decision == "keep"
+            if change.decision == "keep" and change.results
         ]
 
     @property

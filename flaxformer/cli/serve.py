@@ -1,10 +1,10 @@
 """A server of the page of a folder on this machine: `status --serve`."""
 
+import contextlib
 import http.server
 import threading
 from html import escape
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -21,23 +21,33 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'",
 }
 LAST_PORT = 65_535
+SECONDS_TO_ASK = 10.0
+"""Time after which a connection on which nothing is asked, or nothing is read, is closed."""
 
 
 def _handler_of(folder: Path) -> type[http.server.BaseHTTPRequestHandler]:
     """The handler that answers `GET /` with the page of a folder, and everything else with an error."""
+    one_page_at_a_time = threading.Lock()
 
     class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = SECONDS_TO_ASK
+
+        def handle(self) -> None:
+            with contextlib.suppress(ConnectionError):  # the other side has closed it
+                super().handle()
+
         def do_GET(self) -> None:  # the name of the base class
-            if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in HOSTS:
+            if self.headers.get("Host", "").partition(":")[0].lower() not in HOSTS:
                 self.send_error(403, f"ask for http://{HOST}")
-            elif urlsplit(self.path).path != "/":
+            elif self.path.partition("?")[0] != "/":
                 self.send_error(404)
             else:
                 self._send_page()
 
         def _send_page(self) -> None:
             try:
-                code, text = 200, page_of(folder, SECONDS_BETWEEN_PAGES)
+                with one_page_at_a_time:
+                    code, text = 200, page_of(folder, SECONDS_BETWEEN_PAGES)
             except (UserError, OSError) as error:
                 code, text = 500, f"<pre>{escape(str(error))}</pre>"
             content = text.encode(errors="replace")
@@ -63,7 +73,7 @@ def server_of(folder: Path, port: int) -> http.server.HTTPServer:
     if not 0 <= port <= LAST_PORT:
         raise UserError(f"--serve is {port}; expected a port from 0 (a free one) to {LAST_PORT:,}")
     try:
-        return http.server.HTTPServer((HOST, port), _handler_of(folder))
+        return http.server.ThreadingHTTPServer((HOST, port), _handler_of(folder))  # browsers keep idle connections
     except OSError as error:
         raise UserError(f"port {port} of {HOST} cannot be used: {error.strerror}; expected another --serve") from None
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from flaxformer.runner.stages import programs, steps_of_rungs, survivors
+from flaxformer.runner.stages import contradictions, programs, steps_of_rungs, survivors
 from flaxformer.runner.verification import differences
 from flaxformer.store.checks import is_finished
 from flaxformer.store.places import RUNGS
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
-from flaxformer.study.arm import Arm, Trial
+from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
 
@@ -81,22 +81,10 @@ def halving_differences(root: Path, plan: StudyPlan, rows: Mapping[str, Row]) ->
             if any(Trial(arm, seed).name not in at_rung for arm in arms for seed in study.seeds):
                 return by_trial
             left[program] = survivors(study, arms, at_rung)
-            for arm in arms:
-                expected = None if arm in left[program] else until
-                by_trial |= _wrongly_stopped(study, arm, rows, expected, until)
-    return by_trial
-
-
-def _wrongly_stopped(
-    study: Study, arm: Arm, rows: Mapping[str, Row], expected: int | None, until: int
-) -> dict[str, str]:
-    """The trials of an arm that stop at a rung although it goes on, or that do not stop where it ends."""
-    by_trial = {}
-    for name in (Trial(arm, seed).name for seed in study.seeds):
-        row = rows.get(name)
-        if row is not None and is_finished(row) and (row.stopped_at == until) != (expected == until):
-            verb = "goes on" if expected is None else "ends"
-            by_trial[f"{name} after step {until}"] = (
-                f"stopped_at {row.stopped_at}; by the results at the rung, its arm {verb}"
-            )
+            stopped = [arm for arm in arms if arm not in left[program]]
+            for trial, row in contradictions(study, arms, stopped, rows, until).items():
+                verb = "goes on" if row.stopped_at == until else "ends"
+                by_trial[f"{trial} after step {until}"] = (
+                    f"stopped_at {row.stopped_at}; by the results at the rung, its arm {verb}"
+                )
     return by_trial

@@ -15,6 +15,9 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.remaining import declare, missing, store_of
 from flaxformer.store import records
+from flaxformer.store.checks import is_finished
+from flaxformer.store.declaration import Declaration
+from flaxformer.store.declarations import supersede
 from flaxformer.store.places import RUNGS
 from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
@@ -123,14 +126,14 @@ def _rungs(
     declared = declare(plan, store, on_code_change)
     if not missing(plan, store, retry_failed=retry_failed):
         return True
-    fingerprints = declared.fingerprints
     left = programs(plan)
     for until in steps_of_rungs(study):
         if not (training := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):
             continue
         stage = rung(study, tuple(arm.name for arm in training), until)
+        stage_plan = StudyPlan(stage)
         inner = dataclasses.replace(execution, output=store.root / RUNGS / str(until), keep=None)
-        yield StudyPlan(stage), inner
+        yield stage_plan, inner
         rows = store_of(stage, inner).rows()
         if not _is_complete(stage, rows, stop_on_error):
             return False
@@ -140,7 +143,7 @@ def _rungs(
                 best = survivors(study, arms, rows)
                 stopped += [arm for arm in arms if arm not in best]
                 left[program] = best
-        _record_stopped(store, study, stopped, rows, until, fingerprints, declared.declaration)
+        _record_stopped(store, stage, stopped, rows, stage_plan.declaration, declared)
     return True
 
 
@@ -182,28 +185,56 @@ def survivors(study: Study, arms: list[Arm], rows: Mapping[str, Row]) -> list[Ar
     return [arm for arm in arms if arm.name in best]
 
 
+def contradictions(
+    study: Study, arms: Collection[Arm], stopped: Collection[Arm], rows: Mapping[str, Row], until: int
+) -> dict[str, Row]:
+    """Return the results that the decisions at a rung contradict, by trial, for some arms that were trained to it.
+
+    Args:
+      study: the study.
+      arms: the arms.
+      stopped: those of them, or more, that end at the rung.
+      rows: the rows of the study by trial.
+      until: step of the rung.
+    """
+    results = [(arm, rows.get(Trial(arm, seed).name)) for arm in arms for seed in study.seeds]
+    return {
+        row.trial: row
+        for arm, row in results
+        if row is not None and is_finished(row) and (row.stopped_at == until) != (arm in stopped)
+    }
+
+
 def _score(row: Row, metric: str) -> float | None:
     return None if row.status == "failed" else score(row, metric)
 
 
 def _record_stopped(
     store: Store,
-    study: Study,
+    stage: Rung,
     stopped: list[Arm],
     rows: Mapping[str, Row],
-    until: int,
-    fingerprints: Mapping[str, str],
-    declaration: str,
+    declared_at_rung: Declaration,
+    declared: Declaration,
 ) -> None:
-    """Write the results of stopped arms as rows of the study; a failed run stays one."""
-    ended = [rows[Trial(arm, seed).name] for arm in stopped for seed in study.seeds]
-    ended = [dataclasses.replace(row, fingerprint=fingerprints[row.trial], declaration=declaration) for row in ended]
-    ended = [
-        row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=until) for row in ended
-    ]
-    if ended:
-        with store.locked(LOCK_PATIENCE):
-            records.write_table(store.groups / f"stopped-{until}.parquet", ended)
+    """Write the results of stopped arms as rows of the study; a failed run stays one.
+
+    A failed run that was trained again may decide otherwise: results that this contradicts are set aside. A result of
+    former code that was kept has the former fingerprint in the study too.
+    """
+    at_rung, fingerprints = declared_at_rung.fingerprints, declared.fingerprints
+    ended = []
+    for row in (rows[Trial(arm, seed).name] for arm in stopped for seed in stage.seeds):
+        is_kept = row.status != "failed" and row.fingerprint != at_rung[row.trial]
+        known = fingerprints | declared.kept_results if is_kept else fingerprints
+        row = dataclasses.replace(row, fingerprint=known[row.trial], declaration=declared.declaration)
+        ended.append(
+            row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=stage.until)
+        )
+    with store.locked(LOCK_PATIENCE):
+        supersede(store, contradictions(stage, stage.arms(), stopped, store.rows(), stage.until))
+        if ended:
+            records.write_table(store.groups / f"stopped-{stage.until}.parquet", ended)
 
 
 def describe_stages(plan: StudyPlan, execution: Execution) -> Iterator[str]:

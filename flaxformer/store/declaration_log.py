@@ -178,14 +178,18 @@ def existing_results(store: Store, declaration: Declaration | None) -> SeedsByAr
         with contextlib.suppress(DamagedError, FileNotFoundError):
             for trial, seed in records.read_columns(path, lambda table: table.select("trial", "seed")).iter_rows():
                 by_arm.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
-    rungs = [Store(path) for path in sorted((store.root / RUNGS).glob("[0-9]*"))]
-    for folder in (store, *rungs):
+    for folder in (store, *rung_stores(store)):
         for trial, status, seed in columns.read_scalars(folder, "seed").select("trial", "status", "seed").iter_rows():
             if status != "failed":
                 by_arm.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     if declaration is not None and declaration.kind == "probe":
         by_arm[ANY_ARM] = {row["seed"] for row in store.measurements(declaration)}
     return {arm: sorted(seeds) for arm, seeds in sorted(by_arm.items()) if seeds}
+
+
+def rung_stores(store: Store) -> list[Store]:
+    """Return the folders of the rungs of a halving."""
+    return [Store(path) for path in sorted((store.root / RUNGS).glob("[0-9]*"))]
 
 
 def arm_of(row: Row) -> str:

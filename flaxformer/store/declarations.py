@@ -142,9 +142,12 @@ def _apply_code_change(
 ) -> Declaration:
     """Apply `on_code_change`, and return the new declaration with the record of code changes.
 
-    Failed runs are not results: they are set aside and trained again in any case.
+    Failed runs are not results: they are set aside and trained again in any case. Results at the rungs of a halving
+    count here too, since they are to be rows of the study; those in the folder of a rung are set aside there.
     """
-    changed, reads = _changed_code(old, new), read_records.changed_reads(store.root, file)
+    rungs = declaration_log.rung_stores(store)
+    changed = _changed_code(old, new)
+    reads = [text for folder in (store, *rungs) for text in read_records.changed_reads(folder.root, file)]
     if reads:
         both = [changes.DERIVED, *(arm for arm in new.recipes if arm in old.recipes)]
         changed = {name: [*changed.get(name, ()), *reads] for name in both}
@@ -152,8 +155,9 @@ def _apply_code_change(
     if not changed:
         return new
     rows = [row for row in store.rows().values() if declaration_log.arm_of(row) in changed]
+    at_rungs = [row for rung in rungs for row in rung.rows().values() if declaration_log.arm_of(row) in changed]
     measured = store.measurements(old) if changes.DERIVED in changed else []
-    results = sum(map(is_finished, rows)) + len(measured)
+    results = len({row.trial for row in (*rows, *at_rungs) if is_finished(row)}) + len(measured)
     decided = changes.decide(store.root, on_code_change, changed, results)
     if owner := wait_for_dead_leases(store.leases):
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
@@ -163,14 +167,17 @@ def _apply_code_change(
         _set_training_aside(store, {*new.fingerprints, *(row.trial for row in rows)} - kept)
         read_records.accept(store.root, file)  # only now: a process that ends before leaves the change to the next one
     if not results or on_code_change == "retrain":
-        _supersede(store, [row.trial for row in rows])
+        supersede(store, [row.trial for row in rows])
         new = replace(new, kept_measurements=(), kept_results=_without(old.kept_results, {row.trial for row in rows}))
         if reads and measured:
             set_aside(store.root / "measurements.jsonl", SUPERSEDED)
     else:
-        new = replace(new, kept_results=old.kept_results | _fingerprints_of(rows, old))
-        if measured:
+        kept_at_rungs = {row.trial: old.fingerprints[row.trial] for row in at_rungs if row.trial in old.fingerprints}
+        new = replace(new, kept_results=kept_at_rungs | old.kept_results | _fingerprints_of(rows, old))
+        if measured and old.kind == "probe":
             new = replace(new, kept_measurements=tuple(dict.fromkeys([*old.kept_measurements, old.measured_by])))
+    if old.kind != "probe":  # derived numbers are computed again
+        decided = [replace(change, results=change.results - len(measured)) for change in decided]
     return replace(new, code_changes=(*new.code_changes, *decided))
 
 
@@ -202,8 +209,11 @@ def _set_training_aside(store: Store, trials: Collection[str]) -> None:
             set_aside(folder, SUPERSEDED)
 
 
-def _supersede(store: Store, trials: Collection[str]) -> None:
-    """Move the rows of trials into superseded/N.parquet, so that the trials are missing and nothing is lost."""
+def supersede(store: Store, trials: Collection[str]) -> None:
+    """Move the rows of trials into superseded/N.parquet, so that the trials are missing and nothing is lost.
+
+    Call it under the store's lock.
+    """
     old = [row for name, row in store.rows().items() if name in trials]
     if not old:
         return

@@ -14,7 +14,7 @@
     unfinished/NAME/           saved progress of runs that are being trained
     code/DIGEST/               the study's file and the user's modules that it imports, as they ran
     reads/DIGEST.json          a file, folder or variable that user code has read, with a digest of what was there
-    superseded/N.parquet       rows of code that has changed since, set aside on request
+    superseded/N.parquet       rows set aside: of changed code, on request; of arms that a halving now stops
     results.parquet, results.md, results.tex, report.html, figures/   written by the report
     live.html                  the page of `--live`
 
@@ -277,8 +277,13 @@ class Store:
         return list(dict.fromkeys(name["group"] for name in self.line_files().values()))
 
     def measurements(self, declaration: Declaration) -> list[JsonObject]:
-        """Rows measured or derived by the code that the declaration names, one per seed."""
-        return self.measured_by([declaration.measured_by, *declaration.kept_measurements])
+        """Rows measured or derived by the code that the declaration names, one per seed.
+
+        Those that former code of a probe has measured count too if they were kept. Numbers that a study derives from
+        its runs are computed again at every launch, so those of former code are of former claims alone.
+        """
+        kept = declaration.kept_measurements if declaration.kind == "probe" else ()
+        return self.measured_by([declaration.measured_by, *kept])
 
     def measured_by(self, identities: Collection[str | None]) -> list[JsonObject]:
         """Rows measured or derived by the code of one of these identities, in the order in which they were written."""

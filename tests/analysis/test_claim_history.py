@@ -16,6 +16,7 @@ from flaxformer.cli import main
 from flaxformer.cli.estimates import estimates
 from flaxformer.report import short, tables, terminal, verdicts
 from flaxformer.report.write import write
+from flaxformer.runner.launch import derive_numbers
 from flaxformer.runner.probes import run_probe
 from flaxformer.store import declaration_log, records
 from flaxformer.store.declaration_log import HEAD, NAME, read
@@ -341,6 +342,31 @@ def probe(*claims, seeds=range(5)):
     return Probe(
         name="p", question="How large?", measure=lambda seed: {"x": 1 + 0.1 * seed}, seeds=seeds, claims=claims
     )
+
+
+def test_numbers_of_former_and_present_code_of_derive_are_not_mixed(tmp_path):
+    """Seed 5 has a number of the former code, and lacks a run for one of the present code."""
+    quantity = Claim("the sum is below 100", lower={"quantity": "sum"}, than=100.0)
+
+    def former(rows):
+        return {"sum": sum(row["validation_loss"] for row in rows.values())}
+
+    def present(rows):
+        return {"sum": -sum(row["validation_loss"] for row in rows.values())}
+
+    first, second = (study(quantity, derive=function) for function in (former, present))
+    store = fill(tmp_path, first, loss)
+    store.remove_rows(["rate=low,seed=5"])
+    with store.locked():
+        declared = declare(store, declaration(second), "keep")
+        about = {"measured_by": declared.measured_by, "declaration": declared.declaration}
+        store.replace_measurements([about | row for row in derive_numbers(second, store.rows())], declared.measured_by)
+    [claim], [withdrawn] = (analysis := analyse(store)).claims, analysis.withdrawn
+    assert len(claim.differences) == 5
+    assert min(claim.differences) > 100  # 100 minus a negative sum
+    assert len(withdrawn.differences) == 6
+    assert max(withdrawn.differences) < 100
+    assert not [limit for limit in analysis.limits if "results of the earlier code were kept" in limit]
 
 
 def test_claims_of_a_probe_are_logged_too(tmp_path):

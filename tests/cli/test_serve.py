@@ -1,6 +1,8 @@
 """`status --serve`: a page for this machine alone, which shows no result of a study before it is complete."""
 
 import http.client
+import socket
+import struct
 import threading
 
 import pytest
@@ -30,6 +32,7 @@ def ask(tmp_path):
         response = connection.getresponse()
         return response.status, response.read().decode()
 
+    get.port = server.server_port
     yield get
     server.shutdown()
     server.server_close()
@@ -67,6 +70,32 @@ def test_only_this_machine_and_only_the_page(tmp_path, ask):
     assert ask("/../study.json")[0] == 404
     assert ask("/study.json")[0] == 404
     assert ask(method="POST")[0] == 501
+
+
+@pytest.mark.parametrize("host", ["[bad", "evil.org@127.0.0.1", "127.0.0.1.evil.org", "localhost.", ""])
+def test_only_exact_names_of_this_machine_are_answered(tmp_path, ask, capfd, host):
+    complete(tmp_path / "out")
+    assert ask(host=host)[0] == 403
+    assert ask(path="//[bad")[0] == 404
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("text", [b"", b"GET / HTTP/1.0\r\n"])
+def test_a_connection_that_asks_for_nothing_does_not_stop_others(tmp_path, ask, text):
+    complete(tmp_path / "out")
+    with socket.create_connection(("127.0.0.1", ask.port)) as idle:
+        idle.sendall(text)
+        assert ask()[0] == 200
+
+
+def test_a_reader_who_leaves_is_no_error(tmp_path, ask, capfd):
+    complete(tmp_path / "out")
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", ask.port)) as left:
+            left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            left.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    assert ask()[0] == 200  # after the pages of the others
+    assert capfd.readouterr().err == ""
 
 
 def test_a_folder_that_is_damaged_while_it_is_served_is_an_error_in_words(tmp_path, ask):

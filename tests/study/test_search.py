@@ -15,11 +15,12 @@ from study.tiny import BASELINE, NORM, cache_folder, fill, kept_programs, result
 
 from flaxformer.analysis import tuned_value
 from flaxformer.analysis.analysis import analyse
+from flaxformer.analysis.former_results import superseded_rows
 from flaxformer.cli import main
 from flaxformer.core.paths import get_at
 from flaxformer.report import index
 from flaxformer.report import write as report_module
-from flaxformer.runner import launch, stages
+from flaxformer.runner import launch, rung_verification, stages
 from flaxformer.runner.events import Finished
 from flaxformer.runner.execution import Execution
 from flaxformer.store.rows import Row
@@ -290,6 +291,62 @@ def test_a_failed_run_puts_its_arm_behind_and_stays_failed(monkeypatch, tmp_path
     assert rows[broken]["status"] == "failed"
     assert rows["norm=pre,rate=4,seed=3"]["status"] == "stopped"
     assert rows["norm=pre,rate=5,seed=3"]["status"] == "done"
+
+
+@pytest.mark.parametrize("name", ["rate", "width"])
+def test_a_failed_run_that_is_trained_again_decides_as_if_it_had_not_failed(monkeypatch, tmp_path, name):
+    """Files of programs come before that of stopped runs by name, or after it."""
+    norm, rates = dataclasses.replace(NORM, name=f"{name} norm"), {str(i): i * 1e-3 for i in (4, 5, 7)}
+    study = halved(axes=(norm, Axis(RATE, rates, name=name)), halving=Halving(2, 3))
+
+    def loss(trial, steps):
+        return int(trial.arm.labels[name]) / steps + 0.001 * trial.seed
+
+    broken = f"{name} norm=pre,{name}=4,seed=5"
+    whole, cut = Execution(output=tmp_path / "whole"), Execution(output=tmp_path / "cut")
+    pretend(monkeypatch, loss)
+    list(launch.run(study, whole))
+    pretend(monkeypatch, loss, failing=lambda trial: trial.name == broken)
+    list(launch.run(study, cut))
+    failed = Store(tmp_path / "cut").rows()
+    pretend(monkeypatch, loss)
+    list(launch.run(study, cut, retry_failed=True))
+    rows = Store(tmp_path / "cut").rows()
+    assert results(rows) == results(Store(tmp_path / "whole").rows())
+    assert rung_verification.halving_differences(tmp_path / "cut", StudyPlan(study), rows) == {}
+    moved = {trial for trial, row in failed.items() if row.status == "done"} - {
+        trial for trial, row in rows.items() if row.status == "done"
+    }
+    assert moved
+    assert moved <= {row.trial for row in superseded_rows(Store(tmp_path / "cut"))}
+    assert list(launch.run(study, cut, retry_failed=True)) == []
+
+
+def test_results_of_former_code_at_a_rung_are_refused_or_kept_as_such(monkeypatch, tmp_path):
+    def former(params, run):
+        return {"number": 1.0}
+
+    def present(params, run):
+        return {"number": 2.0}
+
+    pretend(monkeypatch, by_rate)
+    axes = (NORM, Axis(RATE, {str(i): i * 1e-3 for i in (4, 7, 8)}, name="rate"))
+    before, after = (halved(axes=axes, measure=function) for function in (former, present))
+    begun = launch.run(before, Execution(output=tmp_path))
+    for _ in range(12):
+        next(begun)
+    begun.close()
+    former_prints = Store(tmp_path).declaration.fingerprints
+    with pytest.raises(UserError, match=r"holds 12 results of 6 arms made by code that has changed"):
+        list(launch.run(after, Execution(output=tmp_path)))
+    list(launch.run(after, Execution(output=tmp_path), on_code_change="keep"))
+    store = Store(tmp_path)
+    assert [(change.decision, change.results) for change in store.declaration.code_changes] == [("keep", 12)]
+    assert analyse(store).missing == 0
+    for trial, row in store.rows().items():
+        known = former_prints if row.status == "stopped" else store.declaration.fingerprints
+        assert row.fingerprint == known[trial]
+    assert sum("changed" in limit for limit in analyse(store).limits) == 1
 
 
 def test_a_rung_that_was_ended_by_a_failure_decides_nothing(monkeypatch, tmp_path):
