@@ -42,7 +42,7 @@ def main(arguments: Bench, console: Console) -> int:
         raise UserError(f"rounds is {rounds}; expected a number from 1 to {MOST_ROUNDS:,}")
     ways, left_out = choose.choose_ways(benchmark, arguments.only, benchmark.options)
     for line in left_out:
-        console.print(line, style="yellow", highlight=False, soft_wrap=True)
+        console.print(line, style="yellow", soft_wrap=True)
     if not ways:
         raise UserError(f"{benchmark.name} has no implementation left to measure")
     return _measure(arguments, console, benchmark, file, ways, rounds, left_out)
@@ -102,7 +102,7 @@ def _measure(
                 console.print(Text(f"{where} failed: {event.error.splitlines()[-1]}", "red"), soft_wrap=True)
     console.print(fit_width(show.table(benchmark, measurements), console.width))
     for line in conclusions(benchmark, measurements):
-        console.print(line, highlight=False)
+        console.print(line)
     draw(path, benchmark, measurements)
     console.print()
     show_paths(console, {"Numbers": path, "Figure": path.with_suffix(".svg")})

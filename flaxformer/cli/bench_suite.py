@@ -42,7 +42,7 @@ def main(arguments: Bench, console: Console, suite: Suite, file: Path) -> int:
             _measure(name, suite, file, arguments, budget, console, results, left_out, path, about)
         console.print(Text("goals", "bold"))
         for line in goal_lines(judge(suite, results, page.accelerators_of(about))):
-            console.print(line, highlight=False)
+            console.print(line)
     finally:  # what was measured is written already, also when this is interrupted
         if path.exists():
             show_paths(console, {"Numbers": path, "Tables": path.with_suffix(".md")})
@@ -78,9 +78,9 @@ def _measure(
     if measurements:
         console.print(fit_width(show.table(benchmark, measurements), console.width))
     for line in conclusions(benchmark, measurements):
-        console.print(line, highlight=False)
+        console.print(line)
     for line in [*left_out[name], *page.missing(suite, results, name)]:
-        console.print(line, style="yellow", highlight=False, soft_wrap=True)
+        console.print(line, style="yellow", soft_wrap=True)
     console.print()
 
 

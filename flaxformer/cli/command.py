@@ -57,7 +57,7 @@ def _run(words: Sequence[str], is_shell: bool, console: Console, errors: Console
         show_help(console if words else errors)
         return 0 if words else USER_ERROR
     if list(words) == ["--version"]:
-        console.print(versions(), highlight=False)
+        console.print(versions())
         return 0
     command = parse(words)
     check_inputs(words[0], command)

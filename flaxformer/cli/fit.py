@@ -66,7 +66,7 @@ def main(arguments: Fit, console: Console) -> int:
         f"At C ∝ N·D, the loss is least where N ∝ C^a, a = β / (α + β) = {interval(fit.numbers['a'])}.",
     )
     for line in lines:
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     return 0
 
 

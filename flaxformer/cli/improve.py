@@ -82,12 +82,11 @@ def _attempt(arguments: Improve, opened: OpenLedger, console: Console) -> int:
     if opened.results().attempts[entry.number - 1].verdict is not None:
         console.print(
             f"attempt {entry.number} was proposed in these words and has its verdict: nothing was trained; another "
-            "--reason makes a new attempt",
-            highlight=False,
+            "--reason makes a new attempt"
         )
         return 0
     shared = "share one compiled program" if entry.programs == 1 else "have different programs"
-    console.print(f"attempt {entry.number}: {entry.reason} (the recipes {shared})", highlight=False, markup=False)
+    console.print(f"attempt {entry.number}: {entry.reason} (the recipes {shared})")
     totals = _totals(opened.ledger, opened.ledger.seeds)
     return follow(_as_messages(opened.train(entry), opened), console, totals)
 

@@ -62,7 +62,7 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
     todo = missing(plan, store, retry_failed=arguments.retry_failed)
     runs = sum(len(group.trials) for group in todo)
     size = f"{count_of(runs, 'run')} to train in {count_of(len(todo), 'program')}"
-    console.print(f"{study.name}: {size}; results in {store.root}", highlight=False, soft_wrap=True)
+    console.print(f"{study.name}: {size}; results in {store.root}", soft_wrap=True)
     with live_page(store.root, arguments.live, console):
         has_ended = launch(
             str(arguments.launcher),
@@ -76,8 +76,7 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
         )
         if not has_ended:
             console.print(
-                f"flaxformer status {store.root} shows their progress; the same command later trains what is left.",
-                highlight=False,
+                f"flaxformer status {store.root} shows their progress; the same command later trains what is left."
             )
             return 0
         list(track((), store, trackers))

@@ -29,7 +29,7 @@ def live_page(folder: Path, is_wanted: bool, console: Console) -> Iterator[None]
     if not is_wanted:
         yield
         return
-    console.print(f"Live: {folder / LIVE}", highlight=False, soft_wrap=True)
+    console.print(f"Live: {folder / LIVE}", soft_wrap=True)
     is_over = threading.Event()
     thread = threading.Thread(target=_keep_writing, args=(folder, is_over), daemon=True, name="live page")
     thread.start()

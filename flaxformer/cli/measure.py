@@ -28,7 +28,7 @@ def main(arguments: MeasureTrials, console: Console) -> int:
         count += 1
         values = "  ".join(f"{name} {number(value)}" for name, value in event.values.items())
         console.print(Text(f"{event.trial}, step {event.at}: {values}"), soft_wrap=True)
-    console.print(f"{count_of(count, 'run')} measured; all others of {trials} have it, or no weights.", highlight=False)
+    console.print(f"{count_of(count, 'run')} measured; all others of {trials} have it, or no weights.")
     analysis = write(store)
     console.print()
     console.print(fit_width(shorten_cells(measured.table(analysis)), console.width))

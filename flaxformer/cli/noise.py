@@ -48,7 +48,7 @@ def main(arguments: MeasureNoise, console: Console) -> int:
     shown = Console(quiet=True) if arguments.json else console
     store, lines, totals = begin(plan, execution)
     for line in lines:
-        shown.print(line, highlight=False, soft_wrap=True)
+        shown.print(line, soft_wrap=True)
     failed = follow(run_plan(plan, execution), shown, totals)
     analysis = write(store)
     floor = noise.noise_of(analysis, change)
@@ -59,7 +59,7 @@ def main(arguments: MeasureNoise, console: Console) -> int:
         print_json(plain(floor) | {"sd_by_source": sources, "finds": effects})
     else:
         for line in describe(floor, analysis):
-            console.print(line, highlight=False, markup=False)
+            console.print(line)
         console.print(fit_width(effects_table(floor), console.width))
         show_paths(console, {"Report": report_path(store)})
     return FAILED if failed else 0

@@ -42,7 +42,7 @@ def show_help(console: Console) -> None:
         console.print(Padding(table, (0, 0, 0, 2)))
     console.print("\nexamples", style="dim")
     console.print(Padding(Text(EXAMPLES), (0, 0, 0, 2)))
-    console.print("\nflaxformer COMMAND --help explains a command, with examples.", highlight=False)
+    console.print("\nflaxformer COMMAND --help explains a command, with examples.")
 
 
 def summary(name: str) -> str:

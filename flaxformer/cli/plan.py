@@ -72,7 +72,7 @@ def main(arguments: Plan, console: Console) -> int:
         print_json(_as_json(study, planned, lines, floor_of(study, execution)))
         return 0
     for line in lines:
-        console.print(line, highlight=False)
+        console.print(line)
     show_data(study.baseline.task, console)
     console.print()
     console.print(fit_width(programs_table(planned), console.width))

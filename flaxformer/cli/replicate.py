@@ -80,12 +80,10 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     fresh_store = Store(output)
     is_listed = list_attempt(console, store, seeds, output)
     todo = sum(len(group.trials) for group in missing(plan, fresh_store))
-    console.print(
-        f"{study.name} at the seeds {seeds_in_words(seeds)}: {count_of(todo, 'run')} to train", highlight=False
-    )
-    console.print(f"Results in {output}", highlight=False, soft_wrap=True)
+    console.print(f"{study.name} at the seeds {seeds_in_words(seeds)}: {count_of(todo, 'run')} to train")
+    console.print(f"Results in {output}", soft_wrap=True)
     if is_listed:
-        console.print(f"The report of {store.root} lists this attempt", highlight=False, soft_wrap=True)
+        console.print(f"The report of {store.root} lists this attempt", soft_wrap=True)
     follow(run_plan(plan, execution), console, Totals(*remaining_work(plan, execution)))
     fresh = write(fresh_store)
     claims = compare_claims(first, fresh)

@@ -46,7 +46,7 @@ def main(arguments: RunStudy, console: Console) -> int:
         return FAILED if any(failed) else 0
     store, lines, totals = begin(plan, execution, only, retry, on_code_change)
     for line in lines if not arguments.json else ():
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     console = Console(quiet=True) if arguments.json else console
     with live_page(store.root, arguments.live, console):
         failures = follow(track(events, store, trackers), console, totals)

@@ -72,9 +72,7 @@ def serve(folder: Path, port: int, console: Console) -> int:
     """Serve the page until the command is interrupted."""
     page_of(folder, SECONDS_BETWEEN_PAGES)  # a folder without results is a mistake of the command
     with server_of(folder, port) as server:
-        console.print(
-            f"http://{HOST}:{server.server_port} shows {folder} until Ctrl-C", highlight=False, soft_wrap=True
-        )
+        console.print(f"http://{HOST}:{server.server_port} shows {folder} until Ctrl-C", soft_wrap=True)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

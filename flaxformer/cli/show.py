@@ -61,11 +61,11 @@ def show_job(folder: Path, console: Console) -> None:
 
     job = write_job_report(folder)
     console.print()
-    console.print(f"{job.folder}: {job.state}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{job.folder}: {job.state}", soft_wrap=True)
     for line in [*job.scores, *([f"goodput {job.goodput}"] if job.goodput else [])]:
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     for command in job.next_commands:
-        console.print(f"Next: {command}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"Next: {command}", soft_wrap=True)
     show_paths(console, {"Report": folder / "report.html"})
 
 
@@ -78,7 +78,7 @@ def show_ledger(results: "LedgerResults", console: Console, as_json: bool = Fals
         print_json(ledger_page.as_json(results))
         return
     for line in ledger_page.describe(results):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     console.print()
     show_paths(console, {"Report": page})
 
@@ -88,14 +88,14 @@ def show_data(task: "Task", console: Console) -> None:
     rows = task.preview()
     title = ["Training rows, as the model reads them:"] if rows else []
     for line in (*task.notes(), *title, *(f"  {row}" for row in rows)):
-        console.print(line, highlight=False)
+        console.print(line)
 
 
 def show_paths(console: Console, paths: dict[str, Path]) -> None:
     """Print one path per line, each whole."""
     width = max(map(len, paths)) + 2
     for name, path in paths.items():
-        console.print(f"{name + ':':{width}}{path}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{name + ':':{width}}{path}", soft_wrap=True)
 
 
 def show_damage(console: Console, path: Path, what: str) -> None:
@@ -110,6 +110,5 @@ def exit_code(failed: int, console: Console) -> int:
         console.print(
             f"{count_of(failed, 'run')} failed; the report has the tracebacks; --retry-failed trains them again.",
             style="red",
-            highlight=False,
         )
     return FAILED if failed else 0

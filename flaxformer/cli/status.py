@@ -50,7 +50,7 @@ def ledger_status(arguments: Status, console: Console) -> int:
         print_json(as_json(results))
     else:
         for line in describe(results):
-            console.print(line, highlight=False, markup=False)
+            console.print(line)
     return 0
 
 
@@ -61,7 +61,7 @@ def job_status(arguments: Status, console: Console) -> int:
         if arguments.json:
             print_json({"step": job.step, "steps": job.steps, "best": job.best, "diverged": job.has_diverged})
         else:
-            console.print("; ".join([job.state, *job.scores]), highlight=False, markup=False)
+            console.print("; ".join([job.state, *job.scores]))
         if not arguments.watch or job.is_finished or job.has_diverged:
             return 0
         time.sleep(SECONDS_BETWEEN_LINES)
@@ -86,7 +86,7 @@ def log(store: Store, console: Console) -> None:
 
     while True:
         progress = status(store)
-        console.print(summary(progress), highlight=False)
+        console.print(summary(progress))
         console.print(estimates(store))
         if is_over(progress):
             return

@@ -11,7 +11,7 @@ from flaxformer.system.wording import printable
 
 def safe_console(is_error: bool = False) -> Console:
     """Return a console that prints "·" for control characters in texts, and does not interpret markup in them."""
-    console = Console(stderr=is_error, markup=False)
+    console = Console(stderr=is_error, markup=False, highlight=False)
     console.push_render_hook(_Printable())
     return console
 

@@ -48,7 +48,7 @@ def main(arguments: Train, console: Console) -> int:
     if not arguments.plan:
         check_memory(run)
     elif too_much := excess(run):
-        console.print(f"{count_of(parameters(run.model), 'parameter')}; the run {too_much}", highlight=False)
+        console.print(f"{count_of(parameters(run.model), 'parameter')}; the run {too_much}")
         return 0
     distributed.run_on_coordinator(lambda: bool(check(run, job)))
     is_trained = not job.restart and max(Checkpoints(output).steps(), default=0) == run.training.steps
@@ -75,8 +75,7 @@ def _train(run: Run, job: Job, devices: Devices | None, console: Console) -> int
     if stop.by is not None:
         console.print(
             f"Incomplete: stopped by {stop.by.name}; the same command resumes from the newest checkpoint in "
-            f"{job.output}.",
-            highlight=False,
+            f"{job.output}."
         )
         return INTERRUPTED
     if distributed.is_coordinator():
@@ -121,16 +120,16 @@ class Price:
             *slow_decoding([run.model]),
         )
         for line in lines:
-            console.print(line, highlight=False)
+            console.print(line)
 
     def show_measured(self, console: Console, run: Run, step: Cost) -> None:
         """Print the memory of a step on one device, and the time of the run."""
         is_shared = self.devices.count > 1
         seconds = step.seconds_per_step * run.training.steps / self.devices.count + step.compile_seconds
         memory = f"{with_prefix(step.bytes_per_member, 'B')} of memory per step{' on one device' * is_shared}"
-        console.print(f"{memory}; {_about(seconds, is_shared)}, without evaluations", highlight=False)
+        console.print(f"{memory}; {_about(seconds, is_shared)}, without evaluations")
         if step.formulations:
-            console.print(f"formulations: {step.formulations}", highlight=False)
+            console.print(f"formulations: {step.formulations}")
 
     def describe(self, steps_per_second: float) -> str:
         """The FLOP/s of the model at a number of steps per second, and their share of the peak (MFU)."""

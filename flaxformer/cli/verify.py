@@ -122,7 +122,6 @@ def show_choice(console: Console, store: Store, choice: TrialSample, seed: int) 
     n = len(choice.trials)
     console.print(
         f"{store.root}: {n} of {count_of(choice.finished, 'finished trial')} to train again (--seed {seed})",
-        highlight=False,
         soft_wrap=True,
     )
     show_not_verified(console, choice.not_verified)

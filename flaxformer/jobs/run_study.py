@@ -198,10 +198,10 @@ def _in_python(message: str) -> str:
 
 def _show(events: Iterable[Event], lines: Sequence[str], totals: Totals, progress: bool) -> int:
     """Train; show the progress in a terminal or a notebook, if asked for; return the number of failed runs."""
-    console = Console(markup=False)
+    console = Console(markup=False, highlight=False)
     if progress and console.is_terminal:
         for line in lines:
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
         return follow(events, console, totals)
     return follow_line(events, totals, _notebook_line(lines[0]) if progress and console.is_jupyter else None)
 

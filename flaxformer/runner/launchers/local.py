@@ -114,7 +114,7 @@ def _repeat(process: subprocess.Popen[str], index: int, console: Console) -> Non
     assert process.stdout is not None
     with process.stdout as lines:
         for line in lines:
-            console.print(f"worker {index}: {line.rstrip()}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"worker {index}: {line.rstrip()}", soft_wrap=True)
 
 
 def _ending(code: int) -> str:

@@ -76,10 +76,10 @@ def _begin(ray: ModuleType) -> None:
 
 def _report_end(ray: ModuleType, done: object, index: int, console: Console) -> None:
     try:
-        console.print(f"task {index} has ended with exit code {ray.get(done)}", highlight=False)
+        console.print(f"task {index} has ended with exit code {ray.get(done)}")
     except ray.exceptions.RayError as error:
         reason = str(error).strip().splitlines()[-1]
-        console.print(f"task {index} was lost ({reason}); its runs are kept", style="red", markup=False)
+        console.print(f"task {index} was lost ({reason}); its runs are kept", style="red")
 
 
 def _task(words: Sequence[str]) -> object:
