@@ -30,7 +30,7 @@ def show_report(store: Store, console: Console, is_full: bool = False, as_json: 
     Returns:
       The number of runs that failed.
     """
-    from flaxformer.report import short, terminal  # here, since importing matplotlib takes a third of a second
+    from flaxformer.report import terminal  # here, since importing matplotlib takes a third of a second
     from flaxformer.report.write import report_path, write
 
     analysis = write(store)
@@ -44,7 +44,7 @@ def show_report(store: Store, console: Console, is_full: bool = False, as_json: 
     if is_full:
         terminal.show(console, analysis)
         console.print()
-    short.show_answer(console, analysis, overrides_of(read_lines(store.root / LAUNCHES)))
+    terminal.show_answer(console, analysis, overrides_of(read_lines(store.root / LAUNCHES)))
     if not is_full:
         console.print("Effects, costs, tables and every limit: the report, or --full.", style="dim")
     console.print()

@@ -12,7 +12,7 @@ from flaxformer.analysis.analysis import Analysis, ArmSummary, analyse_to_show
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.scaling_analysis import ScalingAnalysis
 from flaxformer.model.weights import Transformer
-from flaxformer.report import files, short, shown, tables
+from flaxformer.report import files, shown, tables, terminal
 from flaxformer.report.document import document
 from flaxformer.report.loaded_model import load
 from flaxformer.report.run_results import RunResults, run_of
@@ -51,7 +51,7 @@ class StudyResults:
 
     def __repr__(self) -> str:
         overrides = overrides_of(read_lines(self.store.root / LAUNCHES))
-        lines = [shown.text(lambda console: short.show_answer(console, self.analysis, overrides))]
+        lines = [shown.text(lambda console: terminal.show_answer(console, self.analysis, overrides))]
         page = self.store.root / "report.html"
         return "\n".join([*lines, *([f"Report: {page}"] if page.exists() else [])])
 
@@ -72,7 +72,7 @@ class StudyResults:
     def claims(self) -> ShownList[JudgedClaim]:
         """Every claim with its differences per seed and its verdict."""
         return ShownList(
-            self.analysis.claims, tables.claims(self.analysis), lambda claim: short.claim_line(claim, True)
+            self.analysis.claims, tables.claims(self.analysis), lambda claim: terminal.claim_line(claim, True)
         )
 
     @property
