@@ -12,7 +12,7 @@ from rich.text import Text
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.claims.case import Case, Evidence
 from flaxformer.jobs.progress import Totals, follow
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import missing, run_plan
 from flaxformer.runner.probes import run_probe

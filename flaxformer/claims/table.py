@@ -17,8 +17,7 @@ from flaxformer.report.numbers import duration
 from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
 from flaxformer.report.verdicts import STYLES
-from flaxformer.report.write import report_path
-from flaxformer.store.store import Store
+from flaxformer.store.places import REPORT
 from flaxformer.system.files import make_folder
 from flaxformer.system.links import output_folder
 from flaxformer.system.wording import count_of
@@ -134,4 +133,4 @@ def _case(root: Path, case: CaseRecord) -> str:
 
 
 def _link(root: Path, line: Statement) -> str | None:
-    return report_path(Store(line.folder)).relative_to(root).as_posix() if line.folder else None
+    return (line.folder / REPORT).relative_to(root).as_posix() if line.folder else None

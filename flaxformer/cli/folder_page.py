@@ -10,7 +10,7 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.cli.study_progress import groups_table, is_over, lease_line, summary
 from flaxformer.ledger.page import document as ledger_document
 from flaxformer.ledger.reading import is_ledger, read_ledger
-from flaxformer.report import figures, page
+from flaxformer.report import figures, html
 from flaxformer.report.document import document
 from flaxformer.report.job import is_job, job_document, read_job
 from flaxformer.report.sections import Bullets, Figure, ReportSection, StudyReport
@@ -23,7 +23,7 @@ def page_of(folder: Path, seconds: float) -> str:
     """Return the page of a folder as it is now, which a browser asks for every few seconds until nothing more comes."""
     report, is_complete = _report_of(folder)
     drawn = figures.draw_for_notebook(part for part in report.parts if isinstance(part, Figure))
-    text = page.render(report, drawn)
+    text = html.render(report, drawn)
     refresh = f'<meta http-equiv="refresh" content="{seconds:g}">'
     return text if is_complete else text.replace("<head>", f"<head>\n{refresh}", 1)
 

@@ -6,10 +6,11 @@ from rich.text import Text
 from flaxformer.cli.arguments import MeasureTrials
 from flaxformer.cli.show import show_paths
 from flaxformer.report import measured
+from flaxformer.report.files import write
 from flaxformer.report.numbers import number
 from flaxformer.report.width import fit_width, shorten_cells
-from flaxformer.report.write import report_path, write
 from flaxformer.runner.trial_measurements import WithoutWeights, load_function, measure_trials
+from flaxformer.store.places import REPORT
 from flaxformer.store.store import Store
 from flaxformer.system.wording import count_of
 
@@ -33,5 +34,5 @@ def main(arguments: MeasureTrials, console: Console) -> int:
     console.print()
     console.print(fit_width(shorten_cells(measured.table(analysis)), console.width))
     console.print(Text(measured.remark(analysis), style="dim"))
-    show_paths(console, {"Report": report_path(store), "Table": store.root / "results.parquet"})
+    show_paths(console, {"Report": store.root / REPORT, "Table": store.root / "results.parquet"})
     return 0

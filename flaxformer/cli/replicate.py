@@ -27,13 +27,14 @@ from flaxformer.cli.show import exit_code, show_paths
 from flaxformer.cli.study import copied_study
 from flaxformer.jobs.progress import Totals, follow
 from flaxformer.report import phrasing, replication
+from flaxformer.report.files import write
 from flaxformer.report.verdicts import marked_verdict
-from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import missing, plan_of, run_plan
 from flaxformer.runner.stages import remaining_work
 from flaxformer.store import declaration_log
 from flaxformer.store.log_entries import Replication
+from flaxformer.store.places import REPORT
 from flaxformer.store.store import Store
 from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.errors import UserError
@@ -89,8 +90,8 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     claims = compare_claims(first, fresh)
     is_listed = list_attempt(console, store, seeds, output, claims)
     page = show(console, output, study.question, claims)
-    first_report = {"First report": report_path(store)} if is_listed else {}
-    show_paths(console, {"Report": report_path(fresh_store), "Replication": page} | first_report)
+    first_report = {"First report": store.root / REPORT} if is_listed else {}
+    show_paths(console, {"Report": fresh_store.root / REPORT, "Replication": page} | first_report)
     return exit_code(len(fresh.failed_runs), console)
 
 

@@ -10,6 +10,7 @@ from flaxformer.cli.arguments.options import FAILED
 from flaxformer.cli.last_command import overrides_of
 from flaxformer.cli.terminal import print_json
 from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.places import REPORT
 from flaxformer.store.store import Store, read_lines
 from flaxformer.system.wording import count_of
 
@@ -31,7 +32,7 @@ def show_report(store: Store, console: Console, is_full: bool = False, as_json: 
       The number of runs that failed.
     """
     from flaxformer.report import terminal  # here, since importing matplotlib takes a third of a second
-    from flaxformer.report.write import report_path, write
+    from flaxformer.report.files import write
 
     analysis = write(store)
     if as_json:
@@ -51,7 +52,7 @@ def show_report(store: Store, console: Console, is_full: bool = False, as_json: 
     for name, what in store.corrupt_files.items():
         show_damage(console, store.root / name, what)
     files = {"Table": store.root / "results.parquet", "Figures": store.root / "figures"} if is_full else {}
-    show_paths(console, files | {"Report": report_path(store)})
+    show_paths(console, files | {"Report": store.root / REPORT})
     return len(analysis.failed_runs)
 
 
@@ -66,7 +67,7 @@ def show_job(folder: Path, console: Console) -> None:
         console.print(line)
     for command in job.next_commands:
         console.print(f"Next: {command}", soft_wrap=True)
-    show_paths(console, {"Report": folder / "report.html"})
+    show_paths(console, {"Report": folder / REPORT})
 
 
 def show_ledger(results: "LedgerResults", console: Console, as_json: bool = False) -> None:

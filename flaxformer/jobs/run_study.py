@@ -96,8 +96,8 @@ def run(
     Raises:
       UserError: a value that is not a study; or the folder holds another study, or results of another recipe or code.
     """
+    from flaxformer.report.files import write
     from flaxformer.report.reading import StudyResults  # here, since `flaxformer run` loads them after the training
-    from flaxformer.report.write import write
 
     set_up(keep_programs=False)
     forget()  # data may have changed since an earlier call

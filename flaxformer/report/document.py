@@ -1,7 +1,7 @@
 """The report as one document: its sections in order, each part with the forms of the report that have it.
 
 A new section is a line of `SECTIONS`; a new column is a line of its table in `tables`, `cost_tables` or
-`scaling_tables`. Every form of the report (`page`, `markdown`, `tex`, `terminal`, `files`) takes both from here.
+`scaling_tables`. Every form of the report (`html`, `markdown`, `tex`, `terminal`, `files`) takes both from here.
 """
 
 import dataclasses

@@ -19,6 +19,7 @@ from flaxformer.report.run_results import RunResults, run_of
 from flaxformer.report.shown import ShownList
 from flaxformer.store import remote
 from flaxformer.store.line_forms import LAUNCHES, command_words
+from flaxformer.store.places import REPORT
 from flaxformer.store.store import Store, read_lines
 from flaxformer.study.kept_trials import kept_weights_folder
 from flaxformer.system.digests import JsonObject
@@ -52,7 +53,7 @@ class StudyResults:
     def __repr__(self) -> str:
         overrides = overrides_of(read_lines(self.store.root / LAUNCHES))
         lines = [shown.text(lambda console: terminal.show_answer(console, self.analysis, overrides))]
-        page = self.store.root / "report.html"
+        page = self.store.root / REPORT
         return "\n".join([*lines, *([f"Report: {page}"] if page.exists() else [])])
 
     def _repr_html_(self) -> str:

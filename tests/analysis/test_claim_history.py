@@ -15,7 +15,7 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.cli import main
 from flaxformer.cli.estimates import estimates
 from flaxformer.report import tables, terminal, verdicts
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.probes import run_probe
 from flaxformer.store import declaration_log, records
 from flaxformer.store.declaration_log import HEAD, NAME, read

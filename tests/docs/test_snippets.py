@@ -13,7 +13,7 @@ from flaxformer import cli
 from flaxformer.catalog import import_named
 from flaxformer.cli.parsing import parse
 from flaxformer.core.overrides import override
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.study.load import load, load_study

@@ -14,7 +14,7 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.core.paths import replace_at
 from flaxformer.report import cost_tables, costs, files, markdown, tables, terminal, tex, verdicts
 from flaxformer.report.document import document
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.store.rows import Row

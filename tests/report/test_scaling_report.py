@@ -11,9 +11,9 @@ from flaxformer.analysis.scaling_analysis import Crossing, PredictedEffect
 from flaxformer.report import figures, scaling_tables, scaling_text
 from flaxformer.report.colours import DARK
 from flaxformer.report.drawing import COLUMN, PAGE, STYLE
+from flaxformer.report.files import write
 from flaxformer.report.scaling_figure import scaling_figure
 from flaxformer.report.scaling_text import interval
-from flaxformer.report.write import write
 from flaxformer.statistics.scaling_tests import LawEstimate
 
 

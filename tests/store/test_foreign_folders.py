@@ -16,7 +16,7 @@ from flaxformer.jobs import Job, train
 from flaxformer.ledger.improve import OpenLedger
 from flaxformer.report import markdown, terminal
 from flaxformer.report.document import document
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.runner.probes import run_probe

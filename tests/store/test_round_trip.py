@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from study.tiny import fill, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.store.declaration import DeclaredArm, DeclaredAxis
 from flaxformer.store.round_trip import check_rows
 from flaxformer.store.store import Store

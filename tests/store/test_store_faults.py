@@ -20,7 +20,7 @@ from flaxformer.cli import main
 from flaxformer.cli import run as commands
 from flaxformer.components import POST, PRE
 from flaxformer.core.paths import replace_at
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner import launch
 from flaxformer.runner.events import Finished, Message
 from flaxformer.store import leases, records

@@ -10,7 +10,7 @@ from scipy import stats
 from study.tiny import RATE, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run
 from flaxformer.runner.probes import run_probe

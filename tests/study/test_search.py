@@ -17,8 +17,7 @@ from flaxformer.analysis import tuned_value
 from flaxformer.analysis.analysis import analyse
 from flaxformer.cli import main
 from flaxformer.core.paths import get_at
-from flaxformer.report import index
-from flaxformer.report import write as report_module
+from flaxformer.report import files, index
 from flaxformer.runner import launch, stages
 from flaxformer.runner.events import Finished
 from flaxformer.runner.execution import Execution
@@ -260,7 +259,7 @@ def test_the_report_shows_stopped_runs_as_what_they_are(monkeypatch, tmp_path):
     pretend(monkeypatch, by_rate)
     study = halved()
     list(launch.run(study, Execution(output=tmp_path / "s")))
-    analysis = report_module.write(Store(tmp_path / "s"))
+    analysis = files.write(Store(tmp_path / "s"))
     assert (analysis.missing, len(analysis.stopped_runs), len(analysis.failed_runs)) == (0, 32, 0)
     whole = {(arm.labels["norm"], arm.labels["rate"]) for arm in analysis.arms if arm.estimate.n}
     assert whole == {("pre", "4"), ("post", "7")}
