@@ -23,8 +23,8 @@ from flaxformer.runner.launch import OnError, check_recipes, declare, missing, p
 from flaxformer.runner.stages import describe_stages, is_staged, remaining_work
 from flaxformer.store import remote
 from flaxformer.store.columns import statuses
+from flaxformer.store.places import WeightsToKeep
 from flaxformer.store.store import Store
-from flaxformer.store.weights import WeightsToKeep
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import StudyPlan

@@ -1,7 +1,7 @@
 """A report as an HTML page, and the parts of such pages.
 
-They stand alone: nothing is fetched, and they read without JavaScript, on a phone, a screen and paper. The one script of
-a page sorts and filters its tables. The styles and the script are in page.css and page.js beside this file.
+They stand alone: nothing is fetched, and they read without JavaScript, on a phone, a screen and paper. The one script
+of a page sorts and filters its tables. The styles and the script are in page.css and page.js beside this file.
 """
 
 import dataclasses

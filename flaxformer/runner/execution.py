@@ -9,7 +9,7 @@ import jax
 from flaxformer.devices.sharding import Devices
 from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting, platform, using
-from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
+from flaxformer.store.places import WeightsToKeep, check_weights_to_keep
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 from flaxformer.training.device_group import DeviceGroup

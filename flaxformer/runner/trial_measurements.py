@@ -16,9 +16,9 @@ from flaxformer.store import trial_measurements
 from flaxformer.store.checks import is_finished
 from flaxformer.store.declaration import Declaration, DeclaredTrial
 from flaxformer.store.line_forms import MeasuringLaunch, TrialMeasurement
+from flaxformer.store.places import WEIGHTS, weights_folder
 from flaxformer.store.rows import is_reserved
 from flaxformer.store.store import Store
-from flaxformer.store.weights import WEIGHTS, weights_folder
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.identity import measured_by
 from flaxformer.study.load import load_module

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from flaxformer.checkpoint.steps import step_numbers
 from flaxformer.store.declaration import Declaration
+from flaxformer.store.places import weights_folder
 from flaxformer.store.store import Store
-from flaxformer.store.weights import weights_folder
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import join_words
 
