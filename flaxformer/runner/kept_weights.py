@@ -23,8 +23,8 @@ from flaxformer.devices import distributed
 from flaxformer.model.weights import Transformer
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.partial_runs import CodeByArm
-from flaxformer.store.checks import is_finished
 from flaxformer.store.places import SUPERSEDED, WeightsToKeep, weights_folder
+from flaxformer.store.rows import is_finished
 from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study

@@ -26,11 +26,10 @@ from flaxformer.runner.remaining import (
 )
 from flaxformer.runner.stages import check_alone, plan_of, stages
 from flaxformer.store import declarations
-from flaxformer.store.checks import is_finished
 from flaxformer.store.leases import Leases
 from flaxformer.store.provenance import provenance
 from flaxformer.store.repair import repair
-from flaxformer.store.rows import Row
+from flaxformer.store.rows import Row, is_finished
 from flaxformer.store.store import LOCK_PATIENCE, Store, check_file_name
 from flaxformer.study.arm import Trial
 from flaxformer.study.claim import Claim

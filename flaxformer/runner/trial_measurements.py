@@ -13,11 +13,10 @@ from typing import Any
 from flaxformer.checkpoint.steps import leaf_digests, step_numbers
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.store import trial_measurements
-from flaxformer.store.checks import is_finished
 from flaxformer.store.declaration import Declaration, DeclaredTrial
 from flaxformer.store.line_forms import MeasuringLaunch, TrialMeasurement
 from flaxformer.store.places import WEIGHTS, weights_folder
-from flaxformer.store.rows import is_reserved
+from flaxformer.store.rows import is_finished, is_reserved
 from flaxformer.store.store import Store
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.identity import measured_by

@@ -180,7 +180,7 @@ def existing_results(store: Store, declaration: Declaration | None) -> SeedsByAr
                 by_arm.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     rungs = [Store(path) for path in sorted((store.root / RUNGS).glob("[0-9]*"))]
     for folder in (store, *rungs):
-        for trial, status, seed in columns.read_scalars(folder, "seed").select("trial", "status", "seed").iter_rows():
+        for trial, status, seed in columns.read(folder, "seed").select("trial", "status", "seed").iter_rows():
             if status != "failed":
                 by_arm.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     if declaration is not None and declaration.kind == "probe":

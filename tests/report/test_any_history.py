@@ -25,9 +25,8 @@ from flaxformer.report.files import write
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
 from flaxformer.runner.launch import derive_numbers
-from flaxformer.store.checks import is_finished
 from flaxformer.store.declarations import declare
-from flaxformer.store.rows import Row
+from flaxformer.store.rows import Row, is_finished
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, plan

@@ -108,9 +108,7 @@ def test_the_best_is_an_evaluation_with_a_finite_metric(tmp_path, scores, best, 
         for number in range(first, last):
             kept.save(4 * number, evaluations[number], lambda number=number: {"w": np.full((1, 2), number)})
         kept.wait()
-    assert Checkpoints(places.weights_folder(tmp_path, trial.name)).steps() == (
-        [] if best is None else [4 * best]
-    )
+    assert Checkpoints(places.weights_folder(tmp_path, trial.name)).steps() == ([] if best is None else [4 * best])
     text = f"{trial.name}: no weights are kept, since no evaluation has a finite validation loss"
     assert said == [text] * (best is None)
 
