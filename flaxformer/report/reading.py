@@ -21,7 +21,7 @@ from flaxformer.store import remote
 from flaxformer.store.line_forms import LAUNCHES, command_words
 from flaxformer.store.places import REPORT
 from flaxformer.store.store import Store, read_lines
-from flaxformer.study.kept_trials import kept_weights_folder
+from flaxformer.study.weights_source import kept_weights_folder
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.objects import url_of

@@ -14,7 +14,7 @@ from flaxformer.store.declaration import Declaration
 from flaxformer.store.rows import CURVE, Row
 from flaxformer.store.store import Store
 from flaxformer.study.divergence import on_validation
-from flaxformer.study.kept_trials import trial_name
+from flaxformer.study.weights_source import trial_name
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of, duration, printable, with_prefix
 
