@@ -17,7 +17,7 @@ from flaxformer.ledger.opening import open_ledger
 from flaxformer.ledger.page import evidence_line
 from flaxformer.runner.events import Compiling, Event, Message
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launchers import Share
+from flaxformer.runner.launchers.options import Share
 from flaxformer.study.load import load
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import find_experiment

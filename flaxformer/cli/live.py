@@ -49,7 +49,7 @@ def _keep_writing(folder: Path, is_over: threading.Event) -> None:
     while not is_over.wait(max(SECONDS_BETWEEN_PAGES, seconds / SHARE_OF_TIME) if seconds else 0.5):
         began = time.monotonic()
         with contextlib.suppress(UserError, OSError):  # no results yet, or a full disk, on which training reports
-            _write(folder, page_of(folder, SECONDS_BETWEEN_PAGES))
+            _write(folder, page_of(folder))
             seconds = time.monotonic() - began
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.last_command import overrides_of
+from flaxformer.cli.parsing import overrides_of
 from flaxformer.cli.terminal import print_json
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.places import REPORT
@@ -50,7 +50,7 @@ def show_report(store: Store, console: Console, is_full: bool = False, as_json: 
         console.print("Effects, costs, tables and every limit: the report, or --full.", style="dim")
     console.print()
     for name, what in store.corrupt_files.items():
-        show_damage(console, store.root / name, what)
+        console.print(damage_line(store.root / name, what))
     files = {"Table": store.root / "results.parquet", "Figures": store.root / "figures"} if is_full else {}
     show_paths(console, files | {"Report": store.root / REPORT})
     return len(analysis.failed_runs)
@@ -99,10 +99,10 @@ def show_paths(console: Console, paths: dict[str, Path]) -> None:
         console.print(f"{name + ':':{width}}{path}", soft_wrap=True)
 
 
-def show_damage(console: Console, path: Path, what: str) -> None:
-    """Warn of a damaged file."""
+def damage_line(path: Path, what: str) -> Text:
+    """A warning of a damaged file."""
     again = "; 'run' trains its runs again" if path.parent.name == "groups" else ""
-    console.print(Text(f"{path} is damaged ({what}){again}", style="yellow"))
+    return Text(f"{path} is damaged ({what}){again}", style="yellow")
 
 
 def exit_code(failed: int, console: Console) -> int:

@@ -1,7 +1,6 @@
 """The command `flaxformer train FILE`."""
 
 import dataclasses
-import functools
 import math
 import re
 from pathlib import Path
@@ -69,8 +68,11 @@ def main(arguments: Train, console: Console) -> int:
 def _train(run: Run, job: Job, devices: Devices | None, console: Console) -> int:
     """Train the run, and show the job; return the exit code."""
     with stop_on_signals() as stop:
-        describe = functools.partial(_describe_speed, run, devices)
-        totals = RunTotals(runs=1, steps=run.training.steps, describe=describe)
+        totals = RunTotals(
+            runs=1,
+            steps=run.training.steps,
+            describe=lambda rate: Price.of(run, devices).describe(rate),  # counts no FLOPs before a step is taken
+        )
         diverged = follow(train(run, job, stop), console, totals)
     if stop.by is not None:
         console.print(
@@ -81,11 +83,6 @@ def _train(run: Run, job: Job, devices: Devices | None, console: Console) -> int
     if distributed.is_coordinator():
         show_job(job.output, console)
     return FAILED if diverged else 0
-
-
-def _describe_speed(run: Run, devices: Devices | None, steps_per_second: float) -> str:
-    """FLOP/s and MFU; of a run that has nothing left to train, no FLOPs are counted."""
-    return Price.of(run, devices).describe(steps_per_second)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from study.tiny import LOWER, RATE, fill, tiny
 import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.cli import main
-from flaxformer.cli.estimates import estimates
+from flaxformer.cli.status import estimates
 from flaxformer.report import tables, terminal, verdicts
 from flaxformer.report.files import write
 from flaxformer.runner.probes import run_probe

@@ -14,8 +14,9 @@ from study.tiny import FILE, tiny
 from flaxformer.cli import launcher, main
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.parsing import parse, with_set
-from flaxformer.runner.launchers import LAUNCHERS, Options, Share, launching, local, ray, slurm
-from flaxformer.runner.launchers.share import shares
+from flaxformer.runner.launchers import launching, local, ray, slurm
+from flaxformer.runner.launchers.launching import LAUNCHERS
+from flaxformer.runner.launchers.options import Options, Share, shares
 from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.store.store import Store
 from flaxformer.study import Axis

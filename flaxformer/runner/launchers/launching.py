@@ -8,8 +8,7 @@ from rich.console import Console
 
 from flaxformer.runner.launch import declare, missing
 from flaxformer.runner.launchers import local, ray, slurm
-from flaxformer.runner.launchers.options import Options
-from flaxformer.runner.launchers.share import Share
+from flaxformer.runner.launchers.options import Options, Share
 from flaxformer.runner.stages import is_staged
 from flaxformer.store.store import Store
 from flaxformer.study.plan import StudyPlan

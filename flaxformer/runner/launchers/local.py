@@ -17,8 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.runner.launchers.options import Options
-from flaxformer.runner.launchers.share import Share, shares
+from flaxformer.runner.launchers.options import Options, Share, shares
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.interrupts import raise_if_interrupted
