@@ -1,15 +1,13 @@
 """Context of a claim: simple effects of an interaction, the effect without diverged seeds, seeds without a value."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.costs import CostRatio, claim_cost_ratios
 from flaxformer.statistics.finite import WithoutValue, join_arms
 from flaxformer.statistics.judgement import Judgement, Qualification, judge_difference, judge_equivalence, with_verdicts
-from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredClaim, Labels
-
-Term = tuple[float, Labels]
+from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredClaim, Labels, Terms, key_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +58,7 @@ def with_context(
     claims: Sequence[DeclaredClaim],
     differences: Sequence[Sequence[float]],
     judgements: Sequence[Judgement],
-    measured: Sequence[Sequence[ArmSummary]],
+    measured: Sequence[Mapping[str, ArmSummary]],
 ) -> tuple[list[Judgement], list[ClaimContext]]:
     """Return the judgements with the qualifications that follow from the runs, and the context of each.
 
@@ -69,14 +67,13 @@ def with_context(
       claims: declared claims.
       differences: differences per seed of each.
       judgements: judgement of each, with its verdict.
-      measured: the arms and quantities among which each claim has its own.
+      measured: the arms and quantities among which each claim has its own, by `key_of` their labels.
     """
-    exact = study.exact
     diverged = [diverged_seeds(claim.terms, arms) for claim, arms in zip(claims, measured, strict=True)]
     without = []
     for claim, per_seed, lost in zip(claims, differences, diverged, strict=True):
         kept = [difference for difference, is_lost in zip(per_seed, lost, strict=True) if not is_lost]
-        without.append(judge_claim(claim, kept, exact))
+        without.append(judge_claim(claim, kept, study.exact))
     qualified, contexts = [], []
     known = zip(claims, measured, judgements, diverged, with_verdicts(without), strict=True)
     for claim, arms, judgement, lost, again in known:
@@ -99,13 +96,13 @@ def with_context(
     return qualified, contexts
 
 
-def without_value(study: Declaration, terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[WithoutValue]:
+def without_value(study: Declaration, terms: Terms, arms: Mapping[str, ArmSummary]) -> list[WithoutValue]:
     """Return the seeds at which a number that a claim compares is not finite, by its name."""
-    arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
-    return join_arms([arm.without_value(study, arm.labels.get(QUANTITY) or str(study.metric)) for arm in arms])
+    compared = _compared(terms, arms)
+    return join_arms([arm.without_value(study, arm.labels.get(QUANTITY) or str(study.metric)) for arm in compared])
 
 
-def simple_effects(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[SimpleEffect]:
+def simple_effects(terms: Terms, arms: Mapping[str, ArmSummary]) -> list[SimpleEffect]:
     """Return the two effects that an interaction compares, in the direction of the claim; none for other claims."""
     if len(terms) != 4:
         return []
@@ -114,7 +111,7 @@ def simple_effects(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> lis
         (terms[0][1], terms[1][1], terms[2][1]),
         (terms[2][1], terms[3][1], terms[0][1]),
     ):
-        values = _values([(direction, first), (-direction, second)], measured)
+        values = contrast_values([(direction, first), (-direction, second)], arms)
         changed = [name for name in first if first[name] != second.get(name)]
         context = {name: label for name, label in first.items() if other.get(name) != label}
         levels = [{name: labels[name] for name in changed} for labels in (first, second)]
@@ -123,12 +120,12 @@ def simple_effects(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> lis
     return effects
 
 
-def _values(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[float | None]:
-    """The contrast at each seed; None where a run or quantity is missing."""
-    arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
-    if len(arms) < len(terms):
+def contrast_values(terms: Terms, arms: Mapping[str, ArmSummary]) -> list[float | None]:
+    """Return a contrast, without its constant, at each seed; None where a run or quantity is missing."""
+    compared = _compared(terms, arms)
+    if len(compared) < len(terms):
         return []
-    columns = zip(*(arm.scores for arm in arms), strict=True)
+    columns = zip(*(arm.scores for arm in compared), strict=True)
     weights = [weight for weight, _ in terms]
     return [
         sum(w * s for w, s in zip(weights, column, strict=True) if s is not None) if None not in column else None
@@ -136,14 +133,18 @@ def _values(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[float
     ]
 
 
-def diverged_seeds(terms: Sequence[Term], measured: Sequence[ArmSummary]) -> list[bool]:
+def diverged_seeds(terms: Terms, arms: Mapping[str, ArmSummary]) -> list[bool]:
     """Return, for each seed with a difference, whether one of the claim's runs diverged."""
-    arms = [arm for _, labels in terms for arm in measured if arm.labels == labels]
-    values = _values(terms, measured)
+    values, compared = contrast_values(terms, arms), _compared(terms, arms)
     if not values:
         return []
     return [
         any(diverged)
-        for value, *diverged in zip(values, *(arm.has_diverged for arm in arms), strict=True)
+        for value, *diverged in zip(values, *(arm.has_diverged for arm in compared), strict=True)
         if value is not None
     ]
+
+
+def _compared(terms: Terms, arms: Mapping[str, ArmSummary]) -> list[ArmSummary]:
+    """The arms and quantities of a contrast that there are, in its order."""
+    return [arms[key] for _, labels in terms if (key := key_of(labels)) in arms]

@@ -1,10 +1,10 @@
 """Ratios of the costs of arms that are not equal."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flaxformer.analysis.arms import ArmCost, ArmSummary
-from flaxformer.store.declaration import QUANTITY, DeclaredAxis, Labels
+from flaxformer.store.declaration import QUANTITY, DeclaredAxis, Labels, Terms, key_of
 from flaxformer.store.rows import Row
 
 TOLERANCE = 0.02
@@ -36,21 +36,19 @@ def unequal(cost: ArmCost | None, reference: ArmCost | None) -> dict[str, float]
     return {name: ratio for name, ratio in ratios.items() if abs(ratio - 1) > TOLERANCE}
 
 
-def cost_ratios(first: ArmSummary, second: ArmSummary) -> Iterator[CostRatio]:
-    """Yield the ratios of the costs of two arms that are not equal; none where a cost is not known."""
-    for name, ratio in unequal(first.cost, second.cost).items():
-        yield CostRatio(first.labels, second.labels, name, ratio)
+def claim_cost_ratios(terms: Terms, arms: Mapping[str, ArmSummary]) -> tuple[CostRatio, ...]:
+    """Return the ratios of unequal costs of the arms that a claim compares, pair by pair; none for an unknown cost.
 
-
-def claim_cost_ratios(terms: Sequence[tuple[float, Labels]], measured: Sequence[ArmSummary]) -> tuple[CostRatio, ...]:
-    """Return the ratios of unequal costs of the arms that a claim compares, pair by pair."""
-    arms = [next((arm for arm in measured if arm.labels == labels), None) for _, labels in terms]
-    pairs = zip(arms[::2], arms[1::2], strict=False)
+    Args:
+      terms: the claim's contrast.
+      arms: the arms and quantities of the study, by `key_of` their labels.
+    """
+    compared = [arms.get(key_of(labels)) for _, labels in terms]
     return tuple(
-        ratio
-        for first, second in pairs
+        CostRatio(first.labels, second.labels, name, ratio)
+        for first, second in zip(compared[::2], compared[1::2], strict=False)
         if first is not None and second is not None and QUANTITY not in first.labels
-        for ratio in cost_ratios(first, second)
+        for name, ratio in unequal(first.cost, second.cost).items()
     )
 
 

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import asdict
 
 from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.claim_context import ClaimContext, judge_claim, with_context
+from flaxformer.analysis.claim_context import ClaimContext, contrast_values, judge_claim, with_context
 from flaxformer.analysis.claim_history import ClaimDeclaration, WithdrawnClaim
 from flaxformer.statistics.judgement import Judgement, with_verdicts
-from flaxformer.store.declaration import Declaration, Labels
-
-Terms = Sequence[tuple[float, Labels]]
+from flaxformer.store.declaration import Declaration, Terms, key_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,20 +43,9 @@ class JudgedClaim:
         return self.declaration is None
 
 
-def key_of(labels: Labels) -> str:
-    """Return the labels in an order of their own, as a key."""
-    return ",".join(f"{name}={labels[name]}" for name in sorted(labels))
-
-
 def paired_differences(terms: Terms, arms: Mapping[str, ArmSummary], constant: float = 0.0) -> list[float]:
     """Return the value of a contrast at each seed that has all of its runs or quantities."""
-    if not all(key_of(labels) in arms for _, labels in terms):
-        return []
-    weights = [weight for weight, _ in terms]
-    columns = zip(*(arms[key_of(labels)].scores for _, labels in terms), strict=True)
-    return [
-        sum(w * s for w, s in zip(weights, column, strict=True)) + constant for column in columns if None not in column
-    ]
+    return [value + constant for value in contrast_values(terms, arms) if value is not None]
 
 
 def judge_claims(
@@ -80,13 +67,11 @@ def judge_claims(
     """
     claims = [*study.claims, *(former.claim for former, _ in withdrawn)]
     n = len(study.claims)
-    measured = [*[list(arms.values())] * n, *(list(compared) for _, compared in withdrawn)]
-    by_labels = [*[arms] * n, *({key_of(arm.labels): arm for arm in compared} for _, compared in withdrawn)]
-    exact = study.exact
+    measured = [*[arms] * n, *({key_of(arm.labels): arm for arm in compared} for _, compared in withdrawn)]
     differences_of = [
-        paired_differences(claim.terms, arms, claim.constant) for claim, arms in zip(claims, by_labels, strict=True)
+        paired_differences(claim.terms, arms, claim.constant) for claim, arms in zip(claims, measured, strict=True)
     ]
-    judgements = [judge_claim(*pair, exact) for pair in zip(claims, differences_of, strict=True)]
+    judgements = [judge_claim(*pair, study.exact) for pair in zip(claims, differences_of, strict=True)]
     is_confirmatory = [declaration.is_confirmatory for declaration in declarations] + [True] * len(withdrawn)
     family = iter(with_verdicts([*itertools.compress(judgements, is_confirmatory)]))
     every = zip(with_verdicts(judgements), is_confirmatory, strict=True)

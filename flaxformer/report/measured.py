@@ -5,12 +5,12 @@ import statistics
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.judging import key_of
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import number
 from flaxformer.report.table import NOT_IN_PAPER, Table
 from flaxformer.statistics.estimates import estimate
 from flaxformer.statistics.finite import WithoutValue, describe_left_out, finite, finite_values
+from flaxformer.store.declaration import key_of
 from flaxformer.system.wording import join_words
 
 TITLE = "Measured after training"
