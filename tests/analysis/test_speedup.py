@@ -13,7 +13,7 @@ from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.costs import claim_cost_ratios, reference_arm
 from flaxformer.analysis.speedup import compare_arms, metric_and_goal, reach, speed_up, speed_ups
 from flaxformer.report import costs
-from flaxformer.store.declaration import DeclaredAxis, DeclaredClaim
+from flaxformer.store.declaration import DeclaredAxis, DeclaredClaim, key_of
 from flaxformer.store.rows import Row
 
 COVERAGE = script("speedup_coverage")
