@@ -42,7 +42,7 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
     trackers = trackers_of(arguments.track, study.file)
     store, plan = store_of(study, execution), plan_of(study, execution)
     check_recipes(plan, store)
-    todo = missing(plan, store, retry_failed=arguments.retry_failed)
+    todo = missing(plan, store, retry_failed=execution.retry_failed)
     runs = sum(len(group.trials) for group in todo)
     size = f"{count_of(runs, 'run')} to train in {count_of(len(todo), 'program')}"
     console.print(f"{study.name}: {size}; results in {store.root}", soft_wrap=True)
@@ -50,12 +50,10 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
         has_ended = launch(
             str(arguments.launcher),
             plan,
-            store,
+            execution,
             words_of(arguments, (study.file or arguments.file).resolve(), store.root.resolve()),
             Options(arguments.workers, arguments.slurm, arguments.ray),
             console,
-            arguments.retry_failed,
-            arguments.on_code_change,
         )
         if not has_ended:
             console.print(

@@ -32,12 +32,11 @@ def main(arguments: RunStudy, console: Console) -> int:
         execution = dataclasses.replace(execution, profile=None)
     plan = plan_of(study, execution)
     only = _names_of_share(arguments.share, plan)
-    retry, on_code_change = arguments.retry_failed, arguments.on_code_change
-    events = run_plan(plan, execution, only, retry, arguments.on_error, on_code_change)
+    events = run_plan(plan, execution, only)
     if not distributed.is_coordinator():  # the first process writes and prints all
         failed = [isinstance(event, Finished) and event.row["status"] == "failed" for event in events]
         return FAILED if any(failed) else 0
-    store, lines, totals = begin(plan, execution, only, retry, on_code_change)
+    store, lines, totals = begin(plan, execution, only)
     for line in lines if not arguments.json else ():
         console.print(line, soft_wrap=True)
     console = Console(quiet=True) if arguments.json else console

@@ -8,7 +8,7 @@ import matplotlib as mpl
 import polars as pl
 import pytest
 from rich.console import Console
-from study.tiny import BASELINE, LOWER, NORM, RATE, fill, results, tiny
+from study.tiny import BASELINE, LOWER, NORM, RATE, fill, results, run, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.core.paths import replace_at
@@ -16,7 +16,6 @@ from flaxformer.report import cost_tables, costs, files, markdown, tables, termi
 from flaxformer.report.document import document
 from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim

@@ -9,13 +9,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from study.tiny import BASELINE, RATE, results, tiny
+from study.tiny import BASELINE, RATE, results, run, tiny
 
 from flaxformer.core.paths import replace_at
 from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.runner.trial_measurements import load_function, measure_trials
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, EqualCost, Halving
@@ -152,7 +151,7 @@ from pathlib import Path
 from runner import test_host_data
 from flaxformer.runner.events import Progressed
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
+from study.tiny import run
 from flaxformer.tasks import token_files
 
 token_files.RESIDENT = 0

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import polars as pl
 import pytest
-from study.tiny import BASELINE, FILE, RATE, cache_folder, kept_programs, tiny
+from study.tiny import BASELINE, FILE, RATE, cache_folder, kept_programs, run, tiny
 
 import flaxformer
 from flaxformer.checkpoint import Checkpoints
@@ -23,7 +23,6 @@ from flaxformer.core.paths import replace_at
 from flaxformer.runner import kept_weights, partial_runs
 from flaxformer.runner.events import Finished, Message, Progressed
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.store import places
 from flaxformer.study import Halving
 from flaxformer.system.errors import UserError
