@@ -13,14 +13,13 @@ from rich.text import Text
 from flaxformer.claims import record
 from flaxformer.claims.record import CaseRecord, Statement
 from flaxformer.report import html, index, markdown, phrasing, tex
-from flaxformer.report.numbers import duration
 from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
 from flaxformer.report.verdicts import STYLES
 from flaxformer.store.places import REPORT
 from flaxformer.system.files import make_folder
 from flaxformer.system.links import output_folder
-from flaxformer.system.wording import count_of
+from flaxformer.system.wording import count_of, duration
 
 if TYPE_CHECKING:  # a report, which calls `rewrite`, needs no JAX
     from flaxformer.claims.run import CaseResult

@@ -37,7 +37,7 @@ from flaxformer.study.divergence import CountedRow
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.program_groups import ProgramGroup
-from flaxformer.study.user_functions import calling, numbers
+from flaxformer.study.user_functions import numbers_of
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.files import refresh
 from flaxformer.system.user_code import copy_sources, path_of_copy, read_records, user_modules
@@ -250,10 +250,7 @@ def derive_numbers(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
             continue
         if all(is_finished(row) and row.status != "stopped" for row in by_arm.values()):
             counted_rows = {arm: CountedRow.of(row) for arm, row in by_arm.items()}
-            where = f"at seed {seed}"
-            with calling("derive", where):
-                returned = study.derive(counted_rows)
-            values = numbers("derive", returned, where)
+            values = numbers_of(study.derive, [counted_rows], "derive", f"at seed {seed}")
             check_quantities([claim for claim in study.claims if isinstance(claim, Claim)], values)
             if any(row.metrics.unscored for row in counted_rows.values()):
                 values = dict.fromkeys(values, math.nan)

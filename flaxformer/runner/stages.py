@@ -20,8 +20,7 @@ from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Study
-from flaxformer.study.divergence import score
-from flaxformer.study.halving import mean
+from flaxformer.study.divergence import mean_score
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.search import Point
 from flaxformer.study.suggest import Search, append_round, read_rounds, suggest
@@ -167,15 +166,9 @@ def survivors(study: Study, arms: list[Arm], rows: Mapping[str, Row]) -> list[Ar
     An arm with a failed run or a score that is not finite does not.
     """
     assert study.halving is not None
-    scores = {
-        arm.name: mean([_score(rows[Trial(arm, seed).name], study.metric) for seed in study.seeds]) for arm in arms
-    }
+    scores = {arm.name: mean_score([rows[Trial(arm, seed).name] for seed in study.seeds], study.metric) for arm in arms}
     best = study.halving.best(scores, study.metric)
     return [arm for arm in arms if arm.name in best]
-
-
-def _score(row: Row, metric: str) -> float | None:
-    return None if row.status == "failed" else score(row, metric)
 
 
 def _record_stopped(

@@ -21,7 +21,7 @@ from flaxformer.store.store import Store
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.identity import measured_by
 from flaxformer.study.load import load_module
-from flaxformer.study.user_functions import calling, numbers
+from flaxformer.study.user_functions import numbers_of
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 from flaxformer.system.user_code import code_digests, read_records
@@ -140,9 +140,7 @@ def _measure(
     arguments = (params, run, run.task.load())[: _count_arguments(function)]
     arm = ",".join(f"{axis}={level}" for axis, level in trial.labels.items())
     where = f"for {f'arm {arm}' if arm else 'the baseline'} at seed {trial.seed}"
-    with calling(function.__name__, where):
-        returned = function(*arguments)
-    values = numbers(function.__name__, returned, where)
+    values = numbers_of(function, arguments, function.__name__, where)
     for column in values:
         if column in taken or is_reserved(column):
             owner = taken.get(column, "the results")
