@@ -10,7 +10,8 @@ from rich.text import Text
 from flaxformer.analysis.declaration_limits import MOST_NAMED, verification
 from flaxformer.cli.arguments import Verify
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.study import copied_study, last_command
+from flaxformer.cli.parsing import last_command
+from flaxformer.cli.study import copied_study
 from flaxformer.cli.terminal import print_json
 from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs.progress import Totals, follow
