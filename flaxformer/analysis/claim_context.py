@@ -3,8 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.costs import CostRatio, claim_cost_ratios
+from flaxformer.analysis.arms import ArmSummary, CostRatio, claim_cost_ratios
 from flaxformer.statistics.finite import WithoutValue, join_arms
 from flaxformer.statistics.judgement import Judgement, Qualification, judge_difference, judge_equivalence, with_verdicts
 from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredClaim, Labels, Terms, key_of

@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from flaxformer.analysis.analysis import Analysis
-from flaxformer.analysis.arms import ArmCost, ArmSummary
-from flaxformer.analysis.costs import unequal
+from flaxformer.analysis.arms import ArmCost, ArmSummary, unequal
 from flaxformer.analysis.speedup import SpeedUps, metric_and_goal
 from flaxformer.report import costs, phrasing
 from flaxformer.report.numbers import round_digits

@@ -5,8 +5,7 @@ import math
 from collections.abc import Sequence
 
 from flaxformer.analysis.analysis import Analysis
-from flaxformer.analysis.arms import ArmCost
-from flaxformer.analysis.costs import TOLERANCE, CostRatio, reference_arm, unequal
+from flaxformer.analysis.arms import TOLERANCE, ArmCost, CostRatio, reference_arm, unequal
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.speedup import SpeedUp, SpeedUps, at_common_score, compare_arms, metric_and_goal
 from flaxformer.report import phrasing

@@ -9,8 +9,7 @@ from scipy import stats
 from study.coverage import script
 from study.tiny import bare_declaration
 
-from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.costs import claim_cost_ratios, reference_arm
+from flaxformer.analysis.arms import ArmSummary, claim_cost_ratios, reference_arm
 from flaxformer.analysis.speedup import compare_arms, metric_and_goal, reach, speed_up, speed_ups
 from flaxformer.report import costs
 from flaxformer.store.declaration import DeclaredAxis, DeclaredClaim, key_of
