@@ -113,8 +113,7 @@ def _rungs(plan: StudyPlan, execution: Execution) -> Generator[Stage, None, bool
     declared = declare(plan, store, execution.on_code_change)
     if not missing(plan, store, retry_failed=execution.retry_failed):
         return True
-    fingerprints = declared.fingerprints
-    left = programs(plan)
+    fingerprints, left = declared.fingerprints, programs(plan)
     for until in steps_of_rungs(study):
         if not (training := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):
             continue
@@ -130,7 +129,14 @@ def _rungs(plan: StudyPlan, execution: Execution) -> Generator[Stage, None, bool
                 best = survivors(study, arms, rows)
                 stopped += [arm for arm in arms if arm not in best]
                 left[program] = best
-        _record_stopped(store, study, stopped, rows, until, fingerprints, declared.declaration)
+        ended = []
+        for trial in (Trial(arm, seed).name for arm in stopped for seed in study.seeds):
+            row = dataclasses.replace(rows[trial], fingerprint=fingerprints[trial], declaration=declared.declaration)
+            is_failed = row.status == "failed"  # and stays so
+            ended.append(row if is_failed else dataclasses.replace(row, status="stopped", stopped_at=until))
+        if ended:
+            with store.locked(LOCK_PATIENCE):
+                records.write_table(store.groups / f"stopped-{until}.parquet", ended)
     return True
 
 
@@ -169,26 +175,6 @@ def survivors(study: Study, arms: list[Arm], rows: Mapping[str, Row]) -> list[Ar
     scores = {arm.name: mean_score([rows[Trial(arm, seed).name] for seed in study.seeds], study.metric) for arm in arms}
     best = study.halving.best(scores, study.metric)
     return [arm for arm in arms if arm.name in best]
-
-
-def _record_stopped(
-    store: Store,
-    study: Study,
-    stopped: list[Arm],
-    rows: Mapping[str, Row],
-    until: int,
-    fingerprints: Mapping[str, str],
-    declaration: str,
-) -> None:
-    """Write the results of stopped arms as rows of the study; a failed run stays one."""
-    ended = [rows[Trial(arm, seed).name] for arm in stopped for seed in study.seeds]
-    ended = [dataclasses.replace(row, fingerprint=fingerprints[row.trial], declaration=declaration) for row in ended]
-    ended = [
-        row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=until) for row in ended
-    ]
-    if ended:
-        with store.locked(LOCK_PATIENCE):
-            records.write_table(store.groups / f"stopped-{until}.parquet", ended)
 
 
 def describe_stages(plan: StudyPlan, execution: Execution) -> Iterator[str]:

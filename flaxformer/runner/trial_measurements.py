@@ -99,9 +99,21 @@ def measure_trials(
             at = steps[trial.trial]
             if at is None:
                 continue
-            weights = _digest(weights_folder(store.root, trial.trial), at)
+            folder = weights_folder(store.root, trial.trial)
+            weights = _digest(folder, at)
             if (trial.trial, trial.fingerprint, weights) not in done:
-                measurement = _measure(store, function, launch, trial, at, weights, taken, trust_code)
+                values, seconds = _measure(function, trial, folder, at, taken, trust_code)
+                measurement = TrialMeasurement(
+                    function=name,
+                    measured_by=identity,
+                    step=step,
+                    trial=trial.trial,
+                    fingerprint=trial.fingerprint,
+                    weights=weights,
+                    at=at,
+                    seconds=seconds,
+                    values=values,
+                )
                 trial_measurements.append(store, measurement)
                 yield measurement
     if lacking:
@@ -124,17 +136,9 @@ def _identity(
 
 
 def _measure(
-    store: Store,
-    function: MeasureWeights,
-    launch: MeasuringLaunch,
-    trial: DeclaredTrial,
-    at: int,
-    weights: str,
-    taken: Mapping[str, str],
-    trust_code: bool,
-) -> TrialMeasurement:
-    """Measure one trial."""
-    folder = weights_folder(store.root, trial.trial)
+    function: MeasureWeights, trial: DeclaredTrial, folder: Path, at: int, taken: Mapping[str, str], trust_code: bool
+) -> tuple[dict[str, float], float]:
+    """Return the numbers of one trial by the weights of a step in a folder, and the seconds that they took."""
     run = load_run(folder, trust_code)
     params, began = read_weights(folder, run, at), time.perf_counter()
     arguments = (params, run, run.task.load())[: _count_arguments(function)]
@@ -145,18 +149,7 @@ def _measure(
         if column in taken or is_reserved(column):
             owner = taken.get(column, "the results")
             raise UserError(f"{function.__name__} returns '{column}', a column of {owner}; expected another name")
-    seconds = time.perf_counter() - began
-    return TrialMeasurement(
-        function=launch.function,
-        measured_by=launch.measured_by,
-        step=launch.step,
-        trial=trial.trial,
-        fingerprint=trial.fingerprint,
-        weights=weights,
-        at=at,
-        seconds=seconds,
-        values=values,
-    )
+    return values, time.perf_counter() - began
 
 
 def _taken_columns(

@@ -46,7 +46,7 @@ def limits_of(
     axes: Sequence[str],
     claims: Sequence[tuple[str, Sequence[Labels]]],
 ) -> list[str]:
-    """Return the limits that follow from evaluation data.
+    """Return the axes along which evaluation data differ, the claims that compare such arms, and examples in training.
 
     Args:
       data: evaluation data by arm.
@@ -54,31 +54,22 @@ def limits_of(
       axes: names of the axes.
       claims: text of each claim, with the labels that it compares.
     """
-    return [*_differences(data, labels, axes, claims), *_overlaps(data)]
-
-
-def _differences(
-    data: Mapping[str, DeclaredData],
-    labels: Mapping[str, Labels],
-    axes: Sequence[str],
-    claims: Sequence[tuple[str, Sequence[Labels]]],
-) -> Iterator[str]:
-    """Yield the axes along which the evaluation data differ, and the claims that compare arms with different data."""
     if len({declared.digest for declared in data.values()}) < 2:
-        return
+        return [*_overlaps(data)]
     digests = {key_of(labels[arm]): declared.digest for arm, declared in data.items() if arm in labels}
     described = [labels[arm] for arm in data if arm in labels]
     names = [axis for axis in axes if _changes_data(axis, described, digests)]
     where = f"along {' and '.join(names)}" if names else "between arms"
-    yield (
+    limits = [
         f"The evaluation data differ {where}: a difference between these arms is also one between sets of data, and "
         "their intervals do not cover it."
-    )
+    ]
     for text, compared in claims:
         compared_arms = [arm for arm in compared if QUANTITY not in arm]
         if len({digests.get(key_of(arm)) for arm in compared_arms}) > 1:
             arms = " and ".join(", ".join(f"{name} {label}" for name, label in arm.items()) for arm in compared_arms)
-            yield f"'{text}' compares arms that are evaluated on different data: {arms}."
+            limits.append(f"'{text}' compares arms that are evaluated on different data: {arms}.")
+    return [*limits, *_overlaps(data)]
 
 
 def _changes_data(axis: str, arms: Iterable[Labels], digests: Mapping[str, str]) -> bool:
