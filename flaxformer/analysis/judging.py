@@ -1,4 +1,4 @@
-"""Judging of claims: paired differences, tests, families, and whether each was declared before its data."""
+"""Judging of claims: paired differences, tests, families, what qualifies them, and claims declared after their data."""
 
 import dataclasses
 import itertools
@@ -6,11 +6,150 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import asdict
 
-from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.claim_context import ClaimContext, contrast_values, judge_claim, with_context
+from flaxformer.analysis.arms import ArmSummary, CostRatio, claim_cost_ratios
 from flaxformer.analysis.claim_history import ClaimDeclaration, WithdrawnClaim
-from flaxformer.statistics.judgement import Judgement, with_verdicts
-from flaxformer.store.declaration import Declaration, Terms, key_of
+from flaxformer.statistics.finite import WithoutValue, join_arms
+from flaxformer.statistics.judgement import Judgement, Qualification, judge_difference, judge_equivalence, with_verdicts
+from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredClaim, Labels, Terms, key_of
+
+
+@dataclasses.dataclass(frozen=True)
+class SimpleEffect:
+    """One of the two effects that an interaction compares: first level against second, under some other labels."""
+
+    first: Labels
+    """Labels of the first arm that differ from those of the second."""
+    second: Labels
+    context: Labels
+    """Labels by which the two simple effects differ."""
+    judgement: Judgement
+    """Judged alone; it belongs to no family, and is not a verdict on a claim."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClaimContext:
+    """Results that a report shows with a claim."""
+
+    simple_effects: tuple[SimpleEffect, ...] = ()
+    """The two effects that an interaction compares; empty for other claims."""
+    diverged: int = 0
+    """Number of seeds at which one of its runs diverged."""
+    without_diverged: Judgement | None = None
+    """Test without these seeds, if there are any."""
+    cost_ratios: tuple[CostRatio, ...] = ()
+    """Unequal costs of the arms that it compares."""
+    without_value: tuple[WithoutValue, ...] = ()
+    """Seeds at which a number of the claim is not finite, by its name."""
+
+    def is_denied(self, kind: str) -> bool:
+        """True if one of the effects that an interaction compares is not in the claimed direction in the mean.
+
+        "A helps X more than Y" is then not what the data show: A hurts Y, or both. An equality claims no direction.
+        """
+        return kind != "equal" and any(effect.judgement.effect.mean <= 0 for effect in self.simple_effects)
+
+
+def judge_claim(claim: DeclaredClaim, differences: Sequence[float], exact: bool) -> Judgement:
+    """Return the judgement of one declared claim, before the correction for its family."""
+    if claim.within is not None:
+        return judge_equivalence(differences, claim.within, exact)
+    return judge_difference(differences, claim.by, exact)
+
+
+def with_context(
+    study: Declaration,
+    claims: Sequence[DeclaredClaim],
+    differences: Sequence[Sequence[float]],
+    judgements: Sequence[Judgement],
+    measured: Sequence[Mapping[str, ArmSummary]],
+) -> tuple[list[Judgement], list[ClaimContext]]:
+    """Return the judgements with the qualifications that follow from the runs, and the context of each.
+
+    Args:
+      study: declaration of the study.
+      claims: declared claims.
+      differences: differences per seed of each.
+      judgements: judgement of each, with its verdict.
+      measured: the arms and quantities among which each claim has its own, by `key_of` their labels.
+    """
+    diverged = [diverged_seeds(claim.terms, arms) for claim, arms in zip(claims, measured, strict=True)]
+    without = []
+    for claim, per_seed, lost in zip(claims, differences, diverged, strict=True):
+        kept = [difference for difference, is_lost in zip(per_seed, lost, strict=True) if not is_lost]
+        without.append(judge_claim(claim, kept, study.exact))
+    qualified, contexts = [], []
+    known = zip(claims, measured, judgements, diverged, with_verdicts(without), strict=True)
+    for claim, arms, judgement, lost, again in known:
+        context = ClaimContext(
+            tuple(simple_effects(claim.terms, arms)),
+            sum(lost),
+            again if any(lost) else None,
+            claim_cost_ratios(claim.terms, arms),
+            tuple(without_value(study, claim.terms, arms)),
+        )
+        holds: dict[Qualification, bool] = {
+            "not finite": bool(context.without_value),
+            "simple effects": judgement.verdict == "supported" and context.is_denied(claim.kind),
+            "divergence decides": any(lost) and again.verdict != judgement.verdict,
+            "unequal cost": bool(context.cost_ratios),
+        }
+        qualifications = (*judgement.qualifications, *(name for name, applies in holds.items() if applies))
+        qualified.append(dataclasses.replace(judgement, qualifications=qualifications))
+        contexts.append(context)
+    return qualified, contexts
+
+
+def without_value(study: Declaration, terms: Terms, arms: Mapping[str, ArmSummary]) -> list[WithoutValue]:
+    """Return the seeds at which a number that a claim compares is not finite, by its name."""
+    compared = _compared(terms, arms)
+    return join_arms([arm.without_value(study, arm.labels.get(QUANTITY) or str(study.metric)) for arm in compared])
+
+
+def simple_effects(terms: Terms, arms: Mapping[str, ArmSummary]) -> list[SimpleEffect]:
+    """Return the two effects that an interaction compares, in the direction of the claim; none for other claims."""
+    if len(terms) != 4:
+        return []
+    effects, direction = [], terms[0][0]
+    for first, second, other in (
+        (terms[0][1], terms[1][1], terms[2][1]),
+        (terms[2][1], terms[3][1], terms[0][1]),
+    ):
+        changed = [name for name in first if first[name] != second.get(name)]
+        context = {name: label for name, label in first.items() if other.get(name) != label}
+        levels = [{name: labels[name] for name in changed} for labels in (first, second)]
+        judgement = judge_difference(paired_differences([(direction, first), (-direction, second)], arms))
+        effects.append(SimpleEffect(levels[0], levels[1], context, judgement))
+    return effects
+
+
+def contrast_values(terms: Terms, arms: Mapping[str, ArmSummary]) -> list[float | None]:
+    """Return a contrast, without its constant, at each seed; None where a run or quantity is missing."""
+    compared = _compared(terms, arms)
+    if len(compared) < len(terms):
+        return []
+    columns = zip(*(arm.scores for arm in compared), strict=True)
+    weights = [weight for weight, _ in terms]
+    return [
+        sum(w * s for w, s in zip(weights, column, strict=True) if s is not None) if None not in column else None
+        for column in columns
+    ]
+
+
+def diverged_seeds(terms: Terms, arms: Mapping[str, ArmSummary]) -> list[bool]:
+    """Return, for each seed with a difference, whether one of the claim's runs diverged."""
+    values, compared = contrast_values(terms, arms), _compared(terms, arms)
+    if not values:
+        return []
+    return [
+        any(diverged)
+        for value, *diverged in zip(values, *(arm.has_diverged for arm in compared), strict=True)
+        if value is not None
+    ]
+
+
+def _compared(terms: Terms, arms: Mapping[str, ArmSummary]) -> list[ArmSummary]:
+    """The arms and quantities of a contrast that there are, in its order."""
+    return [arms[key] for _, labels in terms if (key := key_of(labels)) in arms]
 
 
 @dataclasses.dataclass(frozen=True)
