@@ -56,47 +56,17 @@ def judge_claim(claim: DeclaredClaim, differences: Sequence[float], exact: bool)
     return judge_difference(differences, claim.by, exact)
 
 
-def with_context(
-    study: Declaration,
-    claims: Sequence[DeclaredClaim],
-    differences: Sequence[Sequence[float]],
-    judgements: Sequence[Judgement],
-    measured: Sequence[Mapping[str, ArmSummary]],
-) -> tuple[list[Judgement], list[ClaimContext]]:
-    """Return the judgements with the qualifications that follow from the runs, and the context of each.
-
-    Args:
-      study: declaration of the study.
-      claims: declared claims.
-      differences: differences per seed of each.
-      judgements: judgement of each, with its verdict.
-      measured: the arms and quantities among which each claim has its own, by `key_of` their labels.
-    """
-    diverged = [diverged_seeds(claim.terms, arms) for claim, arms in zip(claims, measured, strict=True)]
-    without = []
-    for claim, per_seed, lost in zip(claims, differences, diverged, strict=True):
-        kept = [difference for difference, is_lost in zip(per_seed, lost, strict=True) if not is_lost]
-        without.append(judge_claim(claim, kept, study.exact))
-    qualified, contexts = [], []
-    known = zip(claims, measured, judgements, diverged, with_verdicts(without), strict=True)
-    for claim, arms, judgement, lost, again in known:
-        context = ClaimContext(
-            tuple(simple_effects(claim.terms, arms)),
-            sum(lost),
-            again if any(lost) else None,
-            claim_cost_ratios(claim.terms, arms),
-            tuple(without_value(study, claim.terms, arms)),
-        )
-        holds: dict[Qualification, bool] = {
-            "not finite": bool(context.without_value),
-            "simple effects": judgement.verdict == "supported" and context.is_denied(claim.kind),
-            "divergence decides": any(lost) and again.verdict != judgement.verdict,
-            "unequal cost": bool(context.cost_ratios),
-        }
-        qualifications = (*judgement.qualifications, *(name for name, applies in holds.items() if applies))
-        qualified.append(dataclasses.replace(judgement, qualifications=qualifications))
-        contexts.append(context)
-    return qualified, contexts
+def qualify(judgement: Judgement, kind: str, context: ClaimContext) -> Judgement:
+    """Return the judgement of a claim of a kind with the qualifications that follow from its context."""
+    without = context.without_diverged
+    holds: dict[Qualification, bool] = {
+        "not finite": bool(context.without_value),
+        "simple effects": judgement.verdict == "supported" and context.is_denied(kind),
+        "divergence decides": without is not None and without.verdict != judgement.verdict,
+        "unequal cost": bool(context.cost_ratios),
+    }
+    qualifications = (*judgement.qualifications, *(name for name, applies in holds.items() if applies))
+    return dataclasses.replace(judgement, qualifications=qualifications)
 
 
 def without_value(study: Declaration, terms: Terms, arms: Mapping[str, ArmSummary]) -> list[WithoutValue]:
@@ -215,17 +185,28 @@ def judge_claims(
     family = iter(with_verdicts([*itertools.compress(judgements, is_confirmatory)]))
     every = zip(with_verdicts(judgements), is_confirmatory, strict=True)
     decided = [next(family) if in_family else judgement for judgement, in_family in every]
-    decided, contexts = with_context(study, claims, differences_of, decided, measured)
-    judged = [
-        JudgedClaim(
-            **asdict(claim) | {"unit": study.unit if claim.unit is None else claim.unit},
-            differences=differences,
-            judgement=judgement,
-            context=context,
-            declaration=declaration,
-        )
-        for claim, differences, judgement, context, declaration in zip(
-            claims, differences_of, decided, contexts, [*declarations, *[None] * len(withdrawn)], strict=True
-        )
+    diverged = [diverged_seeds(claim.terms, compared) for claim, compared in zip(claims, measured, strict=True)]
+    kept = [
+        [difference for difference, is_lost in zip(*pair, strict=True) if not is_lost]
+        for pair in zip(differences_of, diverged, strict=True)
     ]
+    without = with_verdicts([judge_claim(*pair, study.exact) for pair in zip(claims, kept, strict=True)])
+    declared, judged = [*declarations, *[None] * len(withdrawn)], []
+    for i, claim in enumerate(claims):
+        context = ClaimContext(
+            tuple(simple_effects(claim.terms, measured[i])),
+            sum(diverged[i]),
+            without[i] if any(diverged[i]) else None,
+            claim_cost_ratios(claim.terms, measured[i]),
+            tuple(without_value(study, claim.terms, measured[i])),
+        )
+        judged.append(
+            JudgedClaim(
+                **asdict(claim) | {"unit": study.unit if claim.unit is None else claim.unit},
+                differences=differences_of[i],
+                judgement=qualify(decided[i], claim.kind, context),
+                context=context,
+                declaration=declared[i],
+            )
+        )
     return judged[: len(declarations)], judged[len(declarations) :]
