@@ -163,10 +163,10 @@ def _select(arguments: Bench, suite: Suite) -> Suite:
             raise UserError(f"option '{word}' is of no section; expected such as {next(iter(words))}.OPTION=VALUE")
         words[section].append(assignment)
     sections = {}
-    for name, section in suite.sections.items():
-        named = dataclasses.replace(section.benchmark, name=name)
+    for name, declared in suite.sections.items():
+        named = dataclasses.replace(declared.benchmark, name=name)
         benchmark = choose.with_options(named, words[name], arguments.quick)
-        sections[name] = dataclasses.replace(section, benchmark=benchmark)
+        sections[name] = dataclasses.replace(declared, benchmark=benchmark)
     suite = dataclasses.replace(suite, sections=sections)
     return suite.select_sections(arguments.only) if arguments.only else suite
 
