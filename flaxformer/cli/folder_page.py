@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.cli.live import SECONDS_BETWEEN_PAGES
 from flaxformer.cli.study_progress import groups_table, is_over, lease_line, summary
 from flaxformer.ledger.page import document as ledger_document
 from flaxformer.ledger.reading import is_ledger, read_ledger
@@ -22,6 +21,7 @@ from flaxformer.report.document import document
 from flaxformer.report.job import is_job, job_document, read_job
 from flaxformer.report.sections import Bullets, Figure, ReportSection, StudyReport
 from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.places import SECONDS_BETWEEN_PAGES
 from flaxformer.store.status import StudyStatus, status
 from flaxformer.store.store import Store, read_lines
 from flaxformer.system.errors import UserError

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.store.places import LIVE, REPORT
+from flaxformer.store.places import LIVE, REPORT, SECONDS_BETWEEN_PAGES
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import write_atomically
 from flaxformer.system.links import check_file
 
-SECONDS_BETWEEN_PAGES = 5
-"""Time after which a browser asks for the page again, and least time between two that are written."""
 SHARE_OF_TIME = 0.05
 """Largest share of the time of training that goes into writing the page."""
 TO_REPORT = f'<!doctype html>\n<meta http-equiv="refresh" content="0; url={REPORT}">\n<a href="{REPORT}">Report</a>\n'

@@ -30,6 +30,8 @@ A folder of checkpoints is checked when a step of it is read or written.
 """
 REPORT, LIVE = "report.html", "live.html"
 """The report, and the page of `--live`."""
+SECONDS_BETWEEN_PAGES = 5
+"""Time after which a browser asks for that page again, and least time between two that are written."""
 DERIVED = ["results.parquet", "results.csv", "results.md", "results.tex", "quantities.parquet"]
 DERIVED += [REPORT, "replication.html", LIVE]
 """Files that a report writes from the others."""
