@@ -87,7 +87,7 @@ def score(row: Row, metric: str) -> float | None:
 
 def mean_score(rows: Sequence[Row], metric: str) -> float:
     """Return the score of an arm, the mean over its seeds; NaN if a run failed or has no score."""
-    return mean([None if row.status == "failed" else score(row, metric) for row in rows])
+    return mean([None if row["status"] == "failed" else score(row, metric) for row in rows])
 
 
 def curve_of(row: Row, metric: str) -> list[float | None]:
