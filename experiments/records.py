@@ -23,11 +23,10 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.claims.record import statements
 from flaxformer.report import phrasing
 from flaxformer.report.files import results
-from flaxformer.report.numbers import duration
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.store import Store, read_lines
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import count_of
+from flaxformer.system.wording import count_of, duration
 
 HERE = Path(__file__).parent
 ELSEWHERE = ("training", "studies")

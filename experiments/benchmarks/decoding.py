@@ -54,7 +54,7 @@ def in_jax(name: str) -> Callable[[Work], dict[str, Any]]:
         import decoding_jax
         import jax
 
-        from flaxformer.system.startup.cpu_devices import one_cpu_device_per_core
+        from flaxformer.system.startup import one_cpu_device_per_core
 
         if name == "ours":
             one_cpu_device_per_core()

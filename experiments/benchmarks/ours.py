@@ -13,7 +13,7 @@ from flaxformer.bench import Work, rate
 from flaxformer.devices.sharding import Devices
 from flaxformer.runner.execute import Compiled, Execution, Finished, execute
 from flaxformer.study.program_groups import groups
-from flaxformer.system.startup.cpu_devices import one_cpu_device_per_core
+from flaxformer.system.startup import one_cpu_device_per_core
 
 
 def train(work: Work, size: Size, devices: Devices | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from flaxformer.analysis.declaration_limits import foreign_limits, log_limits
 from flaxformer.analysis.effects import Change, changes
 from flaxformer.analysis.explore import Exploration, explore
 from flaxformer.analysis.former_results import former_arms
-from flaxformer.analysis.judging import JudgedClaim, judge_claims, key_of
+from flaxformer.analysis.judging import JudgedClaim, judge_claims
 from flaxformer.analysis.scaling_analysis import ScalingAnalysis, analyse_scaling, limits_of_scaling, scaling_axes
 from flaxformer.analysis.speedup import SpeedUps, speed_ups
 from flaxformer.analysis.sweep import Sweep, find_sweeps
@@ -23,7 +23,7 @@ from flaxformer.statistics.finite import describe_left_out, finite
 from flaxformer.statistics.judgement import FEWEST_SEEDS
 from flaxformer.statistics.parabola import NEIGHBOURS
 from flaxformer.store import declaration_log, trial_measurements
-from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredTrial, Labels
+from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredTrial, Labels, key_of
 from flaxformer.store.declaration_log import DeclarationLog
 from flaxformer.store.line_forms import LAUNCHES, TrialMeasurement, read_checked
 from flaxformer.store.store import Store

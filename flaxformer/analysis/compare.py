@@ -7,7 +7,7 @@ from typing import TypeVar
 from flaxformer.analysis.analysis import Analysis, ArmSummary
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.statistics.estimates import Estimate, estimate
-from flaxformer.store.declaration import Declaration, Labels
+from flaxformer.store.declaration import Declaration, Labels, key_of
 from flaxformer.system.errors import UserError
 from flaxformer.system.json_differences import differences
 from flaxformer.system.typed_data import plain
@@ -89,7 +89,7 @@ def _metric(analysis: Analysis) -> tuple[str | None, str | None]:
 
 
 def _pair_arms(a: Analysis, b: Analysis) -> list[ArmPair]:
-    arms_a, arms_b = ({_key(arm): arm for arm in _summaries(analysis)} for analysis in (a, b))
+    arms_a, arms_b = ({key_of(arm.labels): arm for arm in _summaries(analysis)} for analysis in (a, b))
     same_metric = _metric(a) == _metric(b)
     pairs = []
     for key in _union(arms_a, arms_b):
@@ -98,10 +98,6 @@ def _pair_arms(a: Analysis, b: Analysis) -> list[ArmPair]:
         labels = arm_a.labels if arm_a else arm_b.labels if arm_b else {}
         pairs.append(ArmPair(labels, arm_a, arm_b, estimate(shared)))
     return pairs
-
-
-def _key(arm: ArmSummary) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(arm.labels.items()))
 
 
 def _differences(a: Analysis, arm_a: ArmSummary, b: Analysis, arm_b: ArmSummary) -> list[float]:

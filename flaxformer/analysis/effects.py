@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.judging import Terms, key_of, paired_differences
+from flaxformer.analysis.judging import paired_differences
 from flaxformer.analysis.speedup import SpeedUp, SpeedUps, compare_arms, metric_and_goal, speed_up_of_a_step
 from flaxformer.statistics.estimates import Estimate
 from flaxformer.statistics.judgement import judge_difference
-from flaxformer.store.declaration import WITH, Declaration, Labels
+from flaxformer.store.declaration import WITH, Declaration, Labels, Terms, key_of
 from flaxformer.study.halving import direction_of
 
 Contrasts = tuple[Terms, Terms, Terms]

@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 
 from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.claim_context import Term
-from flaxformer.analysis.judging import Terms, key_of, paired_differences
+from flaxformer.analysis.judging import paired_differences
 from flaxformer.statistics.corrections import benjamini_hochberg
 from flaxformer.statistics.judgement import Judgement, judge_differences, with_verdicts
-from flaxformer.store.declaration import Declaration, DeclaredAxis, Labels
+from flaxformer.store.declaration import Declaration, DeclaredAxis, Labels, Terms, key_of
 
 WEAK = 0.10
 """False discovery rate of the exploratory findings: without any effect, at most so many reports have one."""
@@ -94,5 +93,5 @@ def _contexts(
         yield labels[axis.name], {other.name: labels[other.name] for other in other_axes}
 
 
-def _pair(terms: Sequence[Term]) -> frozenset[str]:
+def _pair(terms: Terms) -> frozenset[str]:
     return frozenset(key_of(labels) for _, labels in terms)

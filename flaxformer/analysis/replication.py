@@ -70,7 +70,7 @@ def prediction_interval(effect: Estimate, n: int, exact: bool = False) -> tuple[
 
 def used_seeds(store: Store, analysis: Analysis) -> set[int]:
     """Return every seed that a folder has results of, or that it ever declared."""
-    used = {*columns.read_scalars(store, "seed")["seed"].to_list()} | {*analysis.study.seeds}
+    used = {*columns.read(store, "seed")["seed"].to_list()} | {*analysis.study.seeds}
     return used | {seed for entry in analysis.log.declarations for seed in entry.seeds}
 
 

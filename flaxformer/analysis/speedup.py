@@ -32,8 +32,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.costs import reference_arm, seconds_of
+from flaxformer.analysis.arms import ArmSummary, reference_arm, seconds_of
 from flaxformer.statistics.estimates import Estimate, estimate
 from flaxformer.statistics.judgement import judge_difference
 from flaxformer.store.declaration import QUANTITY, Declaration

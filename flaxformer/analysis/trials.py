@@ -138,7 +138,7 @@ class TrialResults:
         """Steps and values (`divergence.curve_of`) of the curve of each run that did not fail; None without."""
         if metric not in self._curves:
             name = f"{metric}{CURVE}"
-            table = self._align(columns.lists(self._store, "evaluated_at", name))
+            table = self._align(columns.read(self._store, "evaluated_at", name))
             ended = (table["status"] != "failed").fill_null(value=False) & table[name].is_not_null()
             values = table.select(pl.when(ended).then(pl.col(name)))[name]
             is_finite = values.list.eval(pl.element().is_finite()).list.all().fill_null(value=True)

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flaxformer.analysis.noise import CHANGED
-from flaxformer.analysis.variance import SOURCES, TOGETHER
+from flaxformer.analysis.noise import CHANGED, SOURCES, TOGETHER
 from flaxformer.core.overrides import override
 from flaxformer.core.paths import get_at
 from flaxformer.study.declare import Study

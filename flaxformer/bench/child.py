@@ -50,9 +50,9 @@ def main(task: ProcessArguments) -> None:
     work = Work(task["point"], Path(task["scratch"]), task["began"])
     way = benchmark.way(task["way"])
     if way.role == "ours":  # a peer's process loads nothing that the peer does not
-        from flaxformer.system.startup.cuda import preload
+        from flaxformer.system.startup import preload_nvrtc
 
-        preload()
+        preload_nvrtc()
     try:
         numbers = dict(way.measure(work))
     except Unavailable as reason:

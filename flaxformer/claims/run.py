@@ -12,7 +12,7 @@ from rich.text import Text
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.claims.case import Case, Evidence
 from flaxformer.jobs.progress import Totals, follow
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import missing, run_plan
 from flaxformer.runner.probes import run_probe
@@ -24,7 +24,6 @@ from flaxformer.study.probe import Probe
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, write_atomically
 from flaxformer.system.links import check_file, output_folder
-from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.wording import count_of
 
 TIMES = "time.jsonl"
@@ -48,7 +47,6 @@ def run_case(
     execution: Execution,
     quick: bool,
     console: Console,
-    on_code_change: OnCodeChange = "refuse",
     seeds: Callable[[Sequence[int]], Sequence[int]] | None = None,
 ) -> CaseResult:
     """Measure and train what is missing, and write each report; an error ends only this case.
@@ -56,10 +54,9 @@ def run_case(
     Args:
       case: the claim with its evidence.
       folder: output folder of the case.
-      execution: how studies are trained.
+      execution: how studies are trained; those that failed are trained again.
       quick: use the weaker evidence.
       console: where progress is shown.
-      on_code_change: what to do with results whose user code has changed.
       seeds: function from the seeds of the evidence to those to use; exact probes, which need one, keep theirs.
     """
     output_folder(folder.parent)
@@ -70,7 +67,7 @@ def run_case(
         evidence = _with_seeds(declared, seeds)
         store, began = Store(folder / evidence.name), time.perf_counter()
         try:
-            worked = _work(evidence, store, execution, console, on_code_change)
+            worked = _work(evidence, store, execution, console)
             analyses.append((store.root, write(store)))
             failure = failure or _describe_failures(analyses[-1][1])
         except UserError as error:
@@ -86,24 +83,21 @@ def run_case(
     return CaseResult(case, analyses, sum(line["seconds"] for line in read_lines(folder / TIMES)), failure)
 
 
-def _work(
-    evidence: Evidence, store: Store, execution: Execution, console: Console, on_code_change: OnCodeChange
-) -> bool:
+def _work(evidence: Evidence, store: Store, execution: Execution, console: Console) -> bool:
     """Run what is missing of a probe or study; return true if there was anything."""
     if isinstance(evidence, Probe):
-        measured = run_probe(evidence, store, on_code_change)
+        measured = run_probe(evidence, store, execution.on_code_change)
         if next(measured, None) is None:
             return False
         store.record_launch(provenance())
         list(measured)
         return True
-    execution = dataclasses.replace(execution, output=store.root)
+    execution = dataclasses.replace(execution, output=store.root, retry_failed=True)
     plan = StudyPlan(evidence)
     todo = missing(plan, store, retry_failed=True)
     runs = sum(len(group.trials) for group in todo)
     steps = sum(len(group.trials) * group.example.training.steps for group in todo)
-    events = run_plan(plan, execution, retry_failed=True, on_code_change=on_code_change)
-    follow(events, console, Totals(runs, steps))
+    follow(run_plan(plan, execution), console, Totals(runs, steps))
     return runs > 0
 
 

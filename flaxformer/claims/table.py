@@ -13,15 +13,13 @@ from rich.text import Text
 from flaxformer.claims import record
 from flaxformer.claims.record import CaseRecord, Statement
 from flaxformer.report import html, index, markdown, phrasing, tex
-from flaxformer.report.numbers import duration
 from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
 from flaxformer.report.verdicts import STYLES
-from flaxformer.report.write import report_path
-from flaxformer.store.store import Store
+from flaxformer.store.places import REPORT
 from flaxformer.system.files import make_folder
 from flaxformer.system.links import output_folder
-from flaxformer.system.wording import count_of
+from flaxformer.system.wording import count_of, duration
 
 if TYPE_CHECKING:  # a report, which calls `rewrite`, needs no JAX
     from flaxformer.claims.run import CaseResult
@@ -134,4 +132,4 @@ def _case(root: Path, case: CaseRecord) -> str:
 
 
 def _link(root: Path, line: Statement) -> str | None:
-    return report_path(Store(line.folder)).relative_to(root).as_posix() if line.folder else None
+    return (line.folder / REPORT).relative_to(root).as_posix() if line.folder else None

@@ -83,7 +83,7 @@ def show(mechanism: Mechanism, console: Console) -> None:
     """Print what was measured, and the file of a mechanism, whose docstring has equation, source, claim and cost."""
     console.print(Text(str(mechanism.path), style="dim"), soft_wrap=True)
     for effect in mechanism.effects:
-        console.print(f"Measured gain: {effect}", highlight=False)
+        console.print(f"Measured gain: {effect}")
     console.print(Syntax(mechanism.path.read_text().rstrip(), "python", theme="ansi_light", word_wrap=True))
 
 
@@ -100,11 +100,8 @@ def show_list(chosen: Sequence[Mechanism], console: Console) -> None:
             table.add_row(f"  {mechanism.module}", str(mechanism.year), mechanism.summary, mechanism.gains)
     console.print(table)
     if any(mechanism.effects for mechanism in chosen):
-        console.print(
-            "\nOn the right: measured gain of the test loss at equal compute (experts: steps), in nats.",
-            highlight=False,
-        )
-    console.print(f"\n{count_of(len(chosen), 'mechanism')}. flaxformer catalog NAME shows one.", highlight=False)
+        console.print("\nOn the right: measured gain of the test loss at equal compute (experts: steps), in nats.")
+    console.print(f"\n{count_of(len(chosen), 'mechanism')}. flaxformer catalog NAME shows one.")
 
 
 def page(chosen: Sequence[Mechanism]) -> Iterator[str]:

@@ -42,7 +42,7 @@ def main(arguments: Check, console: Console) -> int:
         jax.clear_caches()  # the next model needs none of the compiled programs
     if violations:
         console.print(Text.assemble(*how_to_repair(violations)), soft_wrap=True)
-        console.print(_how_to_exempt([result.law for _, result in violations]), highlight=False, soft_wrap=True)
+        console.print(_how_to_exempt([result.law for _, result in violations]), soft_wrap=True)
     return FAILED if violations else 0
 
 

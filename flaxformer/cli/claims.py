@@ -27,11 +27,8 @@ def main(arguments: Claims, console: Console) -> int:
     cases = find_cases(arguments.folder, arguments.names)
     seeds = None if fixed_seeds is None else lambda _: fixed_seeds
     root = arguments.output or Path("runs") / folder_name(arguments)
-    execution = Execution(devices=arguments.devices)
-    outcomes = [
-        run_case(case, root / case.name, execution, arguments.quick, console, arguments.on_code_change, seeds)
-        for case in cases
-    ]
+    execution = Execution(devices=arguments.devices, on_code_change=arguments.on_code_change)
+    outcomes = [run_case(case, root / case.name, execution, arguments.quick, console, seeds) for case in cases]
     show(console, outcomes, arguments.quick)
     console.print()
     show_paths(console, {"Page": write(root, outcomes, arguments.quick)})

@@ -12,8 +12,7 @@ from rich.text import Text
 import flaxformer
 from flaxformer.catalog import import_named
 from flaxformer.cli.arguments.options import FAILED, USER_ERROR
-from flaxformer.cli.mistakes import check_inputs, check_words, end_of_pipe, message
-from flaxformer.cli.option_checks import check_options
+from flaxformer.cli.mistakes import check_inputs, check_options, check_words, end_of_pipe, message
 from flaxformer.cli.parsing import parse, show_help
 from flaxformer.cli.remote_folders import local_folders
 from flaxformer.cli.terminal import safe_console
@@ -57,7 +56,7 @@ def _run(words: Sequence[str], is_shell: bool, console: Console, errors: Console
         show_help(console if words else errors)
         return 0 if words else USER_ERROR
     if list(words) == ["--version"]:
-        console.print(versions(), highlight=False)
+        console.print(versions())
         return 0
     command = parse(words)
     check_inputs(words[0], command)

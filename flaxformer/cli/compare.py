@@ -51,7 +51,7 @@ def main(arguments: Compare, console: Console) -> int:
         console.print()
         if not comparison.has_same_metric:
             metrics = " and ".join(phrasing.metric(analysis.study) for analysis in (comparison.a, comparison.b))
-            console.print(f"The metrics differ ({metrics}), so no difference is shown.", highlight=False)
+            console.print(f"The metrics differ ({metrics}), so no difference is shown.")
         console.print(fit_width(arms_table(comparison), console.width))
     for pair in comparison.claims:
         console.print()
@@ -59,7 +59,7 @@ def main(arguments: Compare, console: Console) -> int:
         for side, claim in (("A", pair.a), ("B", pair.b)):
             console.print(Padding(claim_line(side, claim), (0, 0, 0, 2), expand=False))
     if arguments.table is not None:
-        console.print(f"\nTable: {arguments.table}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"\nTable: {arguments.table}", soft_wrap=True)
     return 0
 
 
@@ -81,7 +81,7 @@ def compare_jobs(arguments: Compare, console: Console) -> int:
         console.print(fit_width(table, console.width))
     console.print()
     for remark in job_comparison.remarks(a, b):
-        console.print(remark, highlight=False)
+        console.print(remark)
     return 0
 
 
@@ -100,7 +100,7 @@ def show_recipes(console: Console, comparison: Comparison) -> None:
 def show_differences(console: Console, name: str, differences: Sequence[str]) -> None:
     """Print differences, if there are any, of what a name says."""
     if differences:
-        console.print(f"Differences{f' of {name}' if name else ''} (A -> B):", highlight=False, markup=False)
+        console.print(f"Differences{f' of {name}' if name else ''} (A -> B):")
         for line in differences:
             console.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 2), expand=False))
 

@@ -81,6 +81,4 @@ def show(console: Console, declaration: JsonObject) -> None:
     for line in lines:
         console.print(Text(line))
     console.print(Text(f"Digest: {declaration['digest']}", style="bold"))
-    console.print(
-        f"Written to {declaration['folder']}; 'flaxformer run' continues it.", highlight=False, soft_wrap=True
-    )
+    console.print(f"Written to {declaration['folder']}; 'flaxformer run' continues it.", soft_wrap=True)

@@ -1,6 +1,5 @@
 """The command `flaxformer fit FILE`."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from flaxformer.cli.terminal import print_json
 from flaxformer.report.scaling_text import interval
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
+from flaxformer.statistics.finite import finite
 from flaxformer.statistics.law_losses import DESCRIPTIONS
 from flaxformer.statistics.points_fit import PointsFit, fit_joint_law
 from flaxformer.statistics.scaling_law import Vector
@@ -66,20 +66,17 @@ def main(arguments: Fit, console: Console) -> int:
         f"At C ∝ N·D, the loss is least where N ∝ C^a, a = β / (α + β) = {interval(fit.numbers['a'])}.",
     )
     for line in lines:
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     return 0
 
 
 def _as_json(fit: PointsFit) -> dict[str, object]:
-    def finite_or_none(value: float) -> float | None:
-        return value if math.isfinite(value) else None
-
     numbers = {
         name: {
-            "value": finite_or_none(estimate.value),
-            "low": finite_or_none(estimate.low),
-            "high": finite_or_none(estimate.high),
-            "error": finite_or_none(fit.errors[name]),
+            "value": finite(estimate.value),
+            "low": finite(estimate.low),
+            "high": finite(estimate.high),
+            "error": finite(fit.errors[name]),
         }
         for name, estimate in fit.numbers.items()
     }

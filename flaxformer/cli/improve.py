@@ -1,8 +1,7 @@
 """The command `flaxformer improve FILE`."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from rich.console import Console
 
@@ -12,17 +11,14 @@ from flaxformer.cli.show import show_ledger
 from flaxformer.jobs.progress import Totals, follow
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.improve import Looked, OpenLedger
-from flaxformer.ledger.log import Attempt
 from flaxformer.ledger.opening import open_ledger
 from flaxformer.ledger.page import evidence_line
-from flaxformer.runner.events import Compiling, Event, Message
+from flaxformer.runner.events import Compiling, Event, EventsWithResult, Message
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launchers import Share
+from flaxformer.runner.launchers.options import Share
 from flaxformer.study.load import load
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import find_experiment
-
-T = TypeVar("T")
 
 
 def main(arguments: Improve, console: Console) -> int:
@@ -68,12 +64,11 @@ def _attempt(arguments: Improve, opened: OpenLedger, console: Console) -> int:
     """Declare the attempt of a command, or take the one that has no verdict yet; train it. Return the failed runs."""
     if arguments.overrides or arguments.candidate:
         reason = str(arguments.reason).strip()
-        entries: list[Attempt] = []
         rates = arguments.tune or ()
-        proposed = opened.propose(arguments.overrides, arguments.candidate, reason, rates)
+        proposed = EventsWithResult(opened.propose(arguments.overrides, arguments.candidate, reason, rates))
         runs = len(rates) * opened.ledger.tuning_seeds
-        follow(_returning(proposed, entries.append), console, Totals(runs, runs * opened.ledger.start.training.steps))
-        [entry] = entries
+        follow(proposed, console, Totals(runs, runs * opened.ledger.start.training.steps))
+        entry = proposed.result
     else:
         unfinished = opened.begin().unfinished
         if unfinished is None:
@@ -82,19 +77,13 @@ def _attempt(arguments: Improve, opened: OpenLedger, console: Console) -> int:
     if opened.results().attempts[entry.number - 1].verdict is not None:
         console.print(
             f"attempt {entry.number} was proposed in these words and has its verdict: nothing was trained; another "
-            "--reason makes a new attempt",
-            highlight=False,
+            "--reason makes a new attempt"
         )
         return 0
     shared = "share one compiled program" if entry.programs == 1 else "have different programs"
-    console.print(f"attempt {entry.number}: {entry.reason} (the recipes {shared})", highlight=False, markup=False)
+    console.print(f"attempt {entry.number}: {entry.reason} (the recipes {shared})")
     totals = _totals(opened.ledger, opened.ledger.seeds)
     return follow(_as_messages(opened.train(entry), opened), console, totals)
-
-
-def _returning(events: Generator[Event, None, T], take: Callable[[T], None]) -> Iterator[Event]:
-    """Yield events, and pass on what their generator returns."""
-    take((yield from events))
 
 
 def _totals(ledger: Ledger, pairs: int) -> Totals:

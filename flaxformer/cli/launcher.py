@@ -14,32 +14,15 @@ from flaxformer.jobs.trackers.choose import trackers_of
 from flaxformer.jobs.trackers.trials import track
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import check_recipes, missing, plan_of, store_of
-from flaxformer.runner.launchers import Options, Share, launch
+from flaxformer.runner.launchers.launching import launch
+from flaxformer.runner.launchers.options import Options
 from flaxformer.store.store import Store
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
-from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
 
 NOT_PASSED = ("launcher", "workers", "slurm", "ray", "share", "on_code_change", "track", "live", "overrides")
 """Arguments that a worker does not get as they are: those of the launcher, and what it does once for all workers."""
-
-
-def options_of(arguments: RunStudy) -> Options:
-    """Options of the launcher."""
-    return Options(arguments.workers, arguments.slurm, arguments.ray)
-
-
-def check_options(arguments: RunStudy) -> None:
-    """Refuse options that the launcher, or its absence, has no use for."""
-    options_of(arguments).check(arguments.launcher)
-    if arguments.share is not None:
-        Share.parse(arguments.share)
-    if arguments.live and arguments.launcher == "slurm":
-        raise UserError("--live is given, and --launcher slurm returns before the runs end; expected 'status --serve'")
-    for name in ("coordinator", "processes", "process", "share"):
-        if arguments.launcher is not None and (value := getattr(arguments, name)) is not None:
-            raise UserError(f"--{name} is given {value} and launcher is {arguments.launcher}; expected one of them")
 
 
 def words_of(arguments: RunStudy, file: Path, output: Path) -> list[str]:
@@ -59,25 +42,22 @@ def launch_workers(arguments: RunStudy, study: Study, execution: Execution, cons
     trackers = trackers_of(arguments.track, study.file)
     store, plan = store_of(study, execution), plan_of(study, execution)
     check_recipes(plan, store)
-    todo = missing(plan, store, retry_failed=arguments.retry_failed)
+    todo = missing(plan, store, retry_failed=execution.retry_failed)
     runs = sum(len(group.trials) for group in todo)
     size = f"{count_of(runs, 'run')} to train in {count_of(len(todo), 'program')}"
-    console.print(f"{study.name}: {size}; results in {store.root}", highlight=False, soft_wrap=True)
+    console.print(f"{study.name}: {size}; results in {store.root}", soft_wrap=True)
     with live_page(store.root, arguments.live, console):
         has_ended = launch(
             str(arguments.launcher),
             plan,
-            store,
+            execution,
             words_of(arguments, (study.file or arguments.file).resolve(), store.root.resolve()),
-            options_of(arguments),
+            Options(arguments.workers, arguments.slurm, arguments.ray),
             console,
-            arguments.retry_failed,
-            arguments.on_code_change,
         )
         if not has_ended:
             console.print(
-                f"flaxformer status {store.root} shows their progress; the same command later trains what is left.",
-                highlight=False,
+                f"flaxformer status {store.root} shows their progress; the same command later trains what is left."
             )
             return 0
         list(track((), store, trackers))

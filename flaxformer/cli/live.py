@@ -8,13 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.store.places import LIVE, REPORT
+from flaxformer.store.places import LIVE, REPORT, SECONDS_BETWEEN_PAGES
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import write_atomically
 from flaxformer.system.links import check_file
 
-SECONDS_BETWEEN_PAGES = 5
-"""Time after which a browser asks for the page again, and least time between two that are written."""
 SHARE_OF_TIME = 0.05
 """Largest share of the time of training that goes into writing the page."""
 TO_REPORT = f'<!doctype html>\n<meta http-equiv="refresh" content="0; url={REPORT}">\n<a href="{REPORT}">Report</a>\n'
@@ -29,7 +27,7 @@ def live_page(folder: Path, is_wanted: bool, console: Console) -> Iterator[None]
     if not is_wanted:
         yield
         return
-    console.print(f"Live: {folder / LIVE}", highlight=False, soft_wrap=True)
+    console.print(f"Live: {folder / LIVE}", soft_wrap=True)
     is_over = threading.Event()
     thread = threading.Thread(target=_keep_writing, args=(folder, is_over), daemon=True, name="live page")
     thread.start()
@@ -49,7 +47,7 @@ def _keep_writing(folder: Path, is_over: threading.Event) -> None:
     while not is_over.wait(max(SECONDS_BETWEEN_PAGES, seconds / SHARE_OF_TIME) if seconds else 0.5):
         began = time.monotonic()
         with contextlib.suppress(UserError, OSError):  # no results yet, or a full disk, on which training reports
-            _write(folder, page_of(folder, SECONDS_BETWEEN_PAGES))
+            _write(folder, page_of(folder))
             seconds = time.monotonic() - began
 
 

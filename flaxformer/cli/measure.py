@@ -6,10 +6,11 @@ from rich.text import Text
 from flaxformer.cli.arguments import MeasureTrials
 from flaxformer.cli.show import show_paths
 from flaxformer.report import measured
+from flaxformer.report.files import write
 from flaxformer.report.numbers import number
 from flaxformer.report.width import fit_width, shorten_cells
-from flaxformer.report.write import report_path, write
 from flaxformer.runner.trial_measurements import WithoutWeights, load_function, measure_trials
+from flaxformer.store.places import REPORT
 from flaxformer.store.store import Store
 from flaxformer.system.wording import count_of
 
@@ -28,10 +29,10 @@ def main(arguments: MeasureTrials, console: Console) -> int:
         count += 1
         values = "  ".join(f"{name} {number(value)}" for name, value in event.values.items())
         console.print(Text(f"{event.trial}, step {event.at}: {values}"), soft_wrap=True)
-    console.print(f"{count_of(count, 'run')} measured; all others of {trials} have it, or no weights.", highlight=False)
+    console.print(f"{count_of(count, 'run')} measured; all others of {trials} have it, or no weights.")
     analysis = write(store)
     console.print()
     console.print(fit_width(shorten_cells(measured.table(analysis)), console.width))
     console.print(Text(measured.remark(analysis), style="dim"))
-    show_paths(console, {"Report": report_path(store), "Table": store.root / "results.parquet"})
+    show_paths(console, {"Report": store.root / REPORT, "Table": store.root / "results.parquet"})
     return 0

@@ -1,4 +1,4 @@
-"""Mistakes of a command line: names, checked before JAX is imported, and exceptions that end it with a message."""
+"""Mistakes of a command line: names and options, checked before JAX is imported, and exceptions that end it."""
 
 import ast
 import os
@@ -7,6 +7,9 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
+from flaxformer.cli.arguments.studies import RunStudy
+from flaxformer.runner.launchers.options import Options, Share
+from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.objects import url_of
@@ -32,6 +35,13 @@ FOLDERS = ("directory", "a", "b")
 """Arguments of commands that are folders of results."""
 DYNAMIC = {"exec", "globals", "locals", "setattr", "vars"}
 """Functions by which a file may define a name that it does not assign."""
+LEAST = {"devices": 1, "group_size": 1, "chunk_steps": 1}
+"""Smallest value of options that are numbers."""
+NEEDS = {
+    ("plan", "quick"): "target",
+    ("train", "remat"): "plan",
+}
+"""Option of a command without which another one has no effect."""
 
 
 def message(error: BaseException) -> str | None:
@@ -142,3 +152,42 @@ def _check_file(expected: tuple[str, ...], file: Path) -> None:
     further = [name for name in COMMANDS if name in assigned]
     if further or has_only_constants(tree):
         raise UserError(defines_none_of(file, {name: CLASSES[name] for name in expected}, further))
+
+
+def check_options(name: str, command: object) -> None:
+    """Check the options of a command as far as their values tell.
+
+    Args:
+      name: name of the command.
+      command: its arguments.
+
+    Raises:
+      UserError: an option has a value that is never valid, or has no effect without another option.
+    """
+    for option, least in LEAST.items():
+        value = getattr(command, option, None)
+        if value is not None and value < least:
+            raise UserError(f"{option} is {value}; expected at least {least}")
+    for (owner, option), needed in NEEDS.items():
+        if name == owner and getattr(command, option) and not getattr(command, needed):
+            raise UserError(f"--{option} is given without --{needed}, and has no effect; expected both or neither")
+    seeds, share = getattr(command, "seeds", None), getattr(command, "share", None)
+    if seeds is not None:
+        parse_seeds(seeds)
+    if share is not None:
+        Share.parse(share)
+    if isinstance(command, RunStudy):
+        _check_launcher(command)
+
+
+def _check_launcher(command: RunStudy) -> None:
+    """Check options that the launcher, or its absence, has no use for."""
+    launcher = command.launcher
+    Options(command.workers, command.slurm, command.ray).check(launcher)
+    if command.live and launcher == "slurm":
+        raise UserError("--live is given, and --launcher slurm returns before the runs end; expected 'status --serve'")
+    for name in ("coordinator", "processes", "process", "share"):
+        if launcher is not None and (value := getattr(command, name)) is not None:
+            raise UserError(f"--{name} is given {value} and launcher is {launcher}; expected one of them")
+    if command.json and (launcher or command.share):
+        raise UserError("--json stands beside --launcher or --share; expected 'report DIR --json' after them")

@@ -36,9 +36,9 @@ def main(arguments: New, console: Console) -> int:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
     lines = _next_commands(template, f"{stem}.py")
     width = max(map(len, lines))
-    console.print(f"Wrote {path}.", highlight=False, soft_wrap=True)
+    console.print(f"Wrote {path}.", soft_wrap=True)
     for words, meaning in lines.items():
-        console.print(f"flaxformer {words:{width}}   {meaning}", highlight=False, soft_wrap=True)
+        console.print(f"flaxformer {words:{width}}   {meaning}", soft_wrap=True)
     return 0
 
 

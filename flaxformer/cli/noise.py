@@ -16,12 +16,13 @@ from flaxformer.core.overrides import override
 from flaxformer.jobs.progress import follow
 from flaxformer.jobs.run_study import begin
 from flaxformer.ledger.declare import Ledger
+from flaxformer.report.files import write
 from flaxformer.report.numbers import number
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
-from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import plan_of, run_plan
+from flaxformer.store.places import REPORT
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_module
 from flaxformer.study.seeds import parse_seeds
@@ -48,7 +49,7 @@ def main(arguments: MeasureNoise, console: Console) -> int:
     shown = Console(quiet=True) if arguments.json else console
     store, lines, totals = begin(plan, execution)
     for line in lines:
-        shown.print(line, highlight=False, soft_wrap=True)
+        shown.print(line, soft_wrap=True)
     failed = follow(run_plan(plan, execution), shown, totals)
     analysis = write(store)
     floor = noise.noise_of(analysis, change)
@@ -59,9 +60,9 @@ def main(arguments: MeasureNoise, console: Console) -> int:
         print_json(plain(floor) | {"sd_by_source": sources, "finds": effects})
     else:
         for line in describe(floor, analysis):
-            console.print(line, highlight=False, markup=False)
+            console.print(line)
         console.print(fit_width(effects_table(floor), console.width))
-        show_paths(console, {"Report": report_path(store)})
+        show_paths(console, {"Report": store.root / REPORT})
     return FAILED if failed else 0
 
 

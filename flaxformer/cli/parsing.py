@@ -1,9 +1,10 @@
-"""Parsing of the command line, and the help; nothing here imports JAX."""
+"""Parsing of command lines, that of the user and the last recorded one, and the help; nothing here imports JAX."""
 
 import inspect
 import re
-from collections.abc import Sequence
-from typing import Annotated, Union, get_args, get_origin, get_type_hints
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from rich.console import Console
@@ -12,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flaxformer.cli.arguments import COMMANDS
-from flaxformer.cli.field_words import check_field_words
+from flaxformer.store.line_forms import command_words
+from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError, did_you_mean
 
 INTRODUCTION = "Declare a Transformer ablation in one short file, run it, and read the answer with its uncertainty."
@@ -26,6 +28,26 @@ EXIT_CODES = {
     130: "stopped by Ctrl-C, SIGTERM or SIGUSR2; the same command resumes",
 }
 SETTINGS = (tyro.conf.FlagCreatePairsOff,)
+PATH = r"(?:model|task|optimizer|training|seeds|init|loss_terms|adapter)(?:\.\w+)+"
+"""A field below one of those of a `Run`."""
+FIELDS = {
+    "batch-size": "task.batch_size",
+    "d-model": "model.d_model",
+    "dropout": "model.dropout",
+    "evaluate-every": "training.evaluate_every",
+    "heads": "model.attention.heads",
+    "layers": "model.layers",
+    "learning-rate": "optimizer.learning_rate",
+    "length": "task.length",
+    "lr": "optimizer.learning_rate",
+    "optimizer": "optimizer",
+    "precision": "training.precision",
+    "steps": "training.steps",
+    "warmup": "optimizer.warmup_steps",
+    "warmup-steps": "optimizer.warmup_steps",
+    "weight-decay": "optimizer.weight_decay",
+}
+"""Path of a field by the option that other programs have for it."""
 
 
 def show_help(console: Console) -> None:
@@ -42,7 +64,7 @@ def show_help(console: Console) -> None:
         console.print(Padding(table, (0, 0, 0, 2)))
     console.print("\nexamples", style="dim")
     console.print(Padding(Text(EXAMPLES), (0, 0, 0, 2)))
-    console.print("\nflaxformer COMMAND --help explains a command, with examples.", highlight=False)
+    console.print("\nflaxformer COMMAND --help explains a command, with examples.")
 
 
 def summary(name: str) -> str:
@@ -115,3 +137,43 @@ def _options_of_one_value(command: type) -> set[str]:
         for name, parts in kinds.items()
         if parts[0] is not bool and not any(get_origin(part) is tuple for part in parts)
     }
+
+
+def last_command(launches: Sequence[JsonObject]) -> Any:
+    """Return the arguments of the last recorded command `run`; None without one."""
+    command = next((launch["command"] for launch in reversed(launches) if launch.get("command")), "")
+    words = command_words(command)[1:]
+    return parse(words) if words[:1] == ["run"] else None
+
+
+def overrides_of(launches: Sequence[JsonObject]) -> tuple[str, ...]:
+    """Return what the last recorded command `run` changed in the study: fields, and the seeds."""
+    arguments = last_command(launches)
+    if arguments is None:
+        return ()
+    seeds = () if arguments.seeds is None else (f"--seeds {arguments.seeds}",)
+    return (*arguments.overrides, *seeds)
+
+
+def check_field_words(words: Sequence[str], options: Collection[str]) -> None:
+    """Check that a word that means a field is PATH=VALUE, and one that means an option is the option.
+
+    Args:
+      words: the words after the name of a command that changes fields.
+      options: options of the command, such as "--seeds".
+
+    Raises:
+      UserError: a path without a value, one with spaces around "=", a field as an option, or an option as a field.
+    """
+    for before, word, after in zip(("", *words), words, (*words[1:], ""), strict=False):
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if equals and f"--{name}" in options and not value[:1].isupper():  # but seeds=Seeds(data=0)
+            raise UserError(f"{word!r} is no field of the run; expected --{name} {value}")
+        if name in options or before in options or word.endswith(".py") or Path(word).exists():
+            continue
+        path = FIELDS.get(name[2:].replace("_", "-"), "") if name.startswith("--") else ""
+        if re.fullmatch(rf"(?:--)?{PATH}", name):
+            path = name.removeprefix("--")
+        if path and (word.startswith("--") or not equals or word != f"{name}={value}"):
+            shown = value or ("VALUE" if after.startswith("-") or "=" in after else after) or "VALUE"
+            raise UserError(f"{word!r} is no option; expected the field and its value in one word: {path}={shown}")

@@ -72,7 +72,7 @@ def main(arguments: Plan, console: Console) -> int:
         print_json(_as_json(study, planned, lines, floor_of(study, execution)))
         return 0
     for line in lines:
-        console.print(line, highlight=False)
+        console.print(line)
     show_data(study.baseline.task, console)
     console.print()
     console.print(fit_width(programs_table(planned), console.width))
@@ -116,13 +116,12 @@ def _as_json(study: Study, planned: Sequence[Planned], lines: Sequence[str], flo
             "program": program.group.name,
             "runs": len(program.group.trials),
             "left": program.left,
-            "seconds": program.seconds if math.isfinite(program.seconds) else None,
+            "seconds": finite(program.seconds),
             "flops_per_step": program.cost.flops_per_step if not program.cost.excess else None,
             "too_large": program.cost.excess or None,
         }
         for program in planned
     ]
-    seconds = sum(program.seconds for program in planned)
     return {
         "format": 1,
         "study": study.name,
@@ -133,7 +132,7 @@ def _as_json(study: Study, planned: Sequence[Planned], lines: Sequence[str], flo
         "claims": [claim.text for claim in study.claims],
         "programs": programs,
         "left": sum(program.left for program in planned),
-        "seconds": seconds if math.isfinite(seconds) else None,
+        "seconds": finite(sum(program.seconds for program in planned)),
         **_power_json(study, floor),
         "lines": list(lines),
     }

@@ -27,13 +27,14 @@ from flaxformer.cli.show import exit_code, show_paths
 from flaxformer.cli.study import copied_study
 from flaxformer.jobs.progress import Totals, follow
 from flaxformer.report import phrasing, replication
+from flaxformer.report.files import write
 from flaxformer.report.verdicts import marked_verdict
-from flaxformer.report.write import report_path, write
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import missing, plan_of, run_plan
 from flaxformer.runner.stages import remaining_work
 from flaxformer.store import declaration_log
 from flaxformer.store.log_entries import Replication
+from flaxformer.store.places import REPORT
 from flaxformer.store.store import Store
 from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.errors import UserError
@@ -80,19 +81,17 @@ def replicate_study(arguments: Replicate, console: Console) -> int:
     fresh_store = Store(output)
     is_listed = list_attempt(console, store, seeds, output)
     todo = sum(len(group.trials) for group in missing(plan, fresh_store))
-    console.print(
-        f"{study.name} at the seeds {seeds_in_words(seeds)}: {count_of(todo, 'run')} to train", highlight=False
-    )
-    console.print(f"Results in {output}", highlight=False, soft_wrap=True)
+    console.print(f"{study.name} at the seeds {seeds_in_words(seeds)}: {count_of(todo, 'run')} to train")
+    console.print(f"Results in {output}", soft_wrap=True)
     if is_listed:
-        console.print(f"The report of {store.root} lists this attempt", highlight=False, soft_wrap=True)
+        console.print(f"The report of {store.root} lists this attempt", soft_wrap=True)
     follow(run_plan(plan, execution), console, Totals(*remaining_work(plan, execution)))
     fresh = write(fresh_store)
     claims = compare_claims(first, fresh)
     is_listed = list_attempt(console, store, seeds, output, claims)
     page = show(console, output, study.question, claims)
-    first_report = {"First report": report_path(store)} if is_listed else {}
-    show_paths(console, {"Report": report_path(fresh_store), "Replication": page} | first_report)
+    first_report = {"First report": store.root / REPORT} if is_listed else {}
+    show_paths(console, {"Report": fresh_store.root / REPORT, "Replication": page} | first_report)
     return exit_code(len(fresh.failed_runs), console)
 
 

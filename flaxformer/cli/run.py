@@ -6,7 +6,7 @@ from rich.console import Console
 
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.launcher import check_options, launch_workers
+from flaxformer.cli.launcher import launch_workers
 from flaxformer.cli.live import live_page
 from flaxformer.cli.show import exit_code, show_report
 from flaxformer.cli.study import load
@@ -17,16 +17,12 @@ from flaxformer.jobs.trackers.choose import trackers_of
 from flaxformer.jobs.trackers.trials import track
 from flaxformer.runner.events import Finished
 from flaxformer.runner.launch import plan_of, run_plan
-from flaxformer.runner.launchers import Share
+from flaxformer.runner.launchers.options import Share
 from flaxformer.study.plan import StudyPlan
-from flaxformer.system.errors import UserError
 
 
 def main(arguments: RunStudy, console: Console) -> int:
     """Train the missing runs, then write and show the report."""
-    check_options(arguments)
-    if arguments.json and (arguments.launcher or arguments.share):
-        raise UserError("--json stands beside --launcher or --share; expected 'report DIR --json' after them")
     if arguments.launcher is not None:
         return launch_workers(arguments, *load(arguments), console)
     distributed.initialize(arguments.coordinator, arguments.processes, arguments.process)
@@ -35,18 +31,14 @@ def main(arguments: RunStudy, console: Console) -> int:
     if arguments.share is not None and Share.parse(arguments.share).number > 1:  # one trace is enough
         execution = dataclasses.replace(execution, profile=None)
     plan = plan_of(study, execution)
-    only, retry, on_code_change = (
-        _names_of_share(arguments.share, plan),
-        arguments.retry_failed,
-        arguments.on_code_change,
-    )
-    events = run_plan(plan, execution, only, retry, arguments.on_error, on_code_change)
+    only = _names_of_share(arguments.share, plan)
+    events = run_plan(plan, execution, only)
     if not distributed.is_coordinator():  # the first process writes and prints all
         failed = [isinstance(event, Finished) and event.row["status"] == "failed" for event in events]
         return FAILED if any(failed) else 0
-    store, lines, totals = begin(plan, execution, only, retry, on_code_change)
+    store, lines, totals = begin(plan, execution, only)
     for line in lines if not arguments.json else ():
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     console = Console(quiet=True) if arguments.json else console
     with live_page(store.root, arguments.live, console):
         failures = follow(track(events, store, trackers), console, totals)

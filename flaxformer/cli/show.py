@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.text import Text
 
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.last_command import overrides_of
+from flaxformer.cli.parsing import overrides_of
 from flaxformer.cli.terminal import print_json
 from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.places import REPORT
 from flaxformer.store.store import Store, read_lines
 from flaxformer.system.wording import count_of
 
@@ -30,8 +31,8 @@ def show_report(store: Store, console: Console, is_full: bool = False, as_json: 
     Returns:
       The number of runs that failed.
     """
-    from flaxformer.report import short, terminal  # here, since importing matplotlib takes a third of a second
-    from flaxformer.report.write import report_path, write
+    from flaxformer.report import terminal  # here, since importing matplotlib takes a third of a second
+    from flaxformer.report.files import write
 
     analysis = write(store)
     if as_json:
@@ -44,14 +45,14 @@ def show_report(store: Store, console: Console, is_full: bool = False, as_json: 
     if is_full:
         terminal.show(console, analysis)
         console.print()
-    short.show_answer(console, analysis, overrides_of(read_lines(store.root / LAUNCHES)))
+    terminal.show_answer(console, analysis, overrides_of(read_lines(store.root / LAUNCHES)))
     if not is_full:
         console.print("Effects, costs, tables and every limit: the report, or --full.", style="dim")
     console.print()
     for name, what in store.corrupt_files.items():
-        show_damage(console, store.root / name, what)
+        console.print(damage_line(store.root / name, what))
     files = {"Table": store.root / "results.parquet", "Figures": store.root / "figures"} if is_full else {}
-    show_paths(console, files | {"Report": report_path(store)})
+    show_paths(console, files | {"Report": store.root / REPORT})
     return len(analysis.failed_runs)
 
 
@@ -61,12 +62,12 @@ def show_job(folder: Path, console: Console) -> None:
 
     job = write_job_report(folder)
     console.print()
-    console.print(f"{job.folder}: {job.state}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{job.folder}: {job.state}", soft_wrap=True)
     for line in [*job.scores, *([f"goodput {job.goodput}"] if job.goodput else [])]:
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     for command in job.next_commands:
-        console.print(f"Next: {command}", highlight=False, markup=False, soft_wrap=True)
-    show_paths(console, {"Report": folder / "report.html"})
+        console.print(f"Next: {command}", soft_wrap=True)
+    show_paths(console, {"Report": folder / REPORT})
 
 
 def show_ledger(results: "LedgerResults", console: Console, as_json: bool = False) -> None:
@@ -78,7 +79,7 @@ def show_ledger(results: "LedgerResults", console: Console, as_json: bool = Fals
         print_json(ledger_page.as_json(results))
         return
     for line in ledger_page.describe(results):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     console.print()
     show_paths(console, {"Report": page})
 
@@ -88,20 +89,20 @@ def show_data(task: "Task", console: Console) -> None:
     rows = task.preview()
     title = ["Training rows, as the model reads them:"] if rows else []
     for line in (*task.notes(), *title, *(f"  {row}" for row in rows)):
-        console.print(line, highlight=False)
+        console.print(line)
 
 
 def show_paths(console: Console, paths: dict[str, Path]) -> None:
     """Print one path per line, each whole."""
     width = max(map(len, paths)) + 2
     for name, path in paths.items():
-        console.print(f"{name + ':':{width}}{path}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{name + ':':{width}}{path}", soft_wrap=True)
 
 
-def show_damage(console: Console, path: Path, what: str) -> None:
-    """Warn of a damaged file."""
+def damage_line(path: Path, what: str) -> Text:
+    """A warning of a damaged file."""
     again = "; 'run' trains its runs again" if path.parent.name == "groups" else ""
-    console.print(Text(f"{path} is damaged ({what}){again}", style="yellow"))
+    return Text(f"{path} is damaged ({what}){again}", style="yellow")
 
 
 def exit_code(failed: int, console: Console) -> int:
@@ -110,6 +111,5 @@ def exit_code(failed: int, console: Console) -> int:
         console.print(
             f"{count_of(failed, 'run')} failed; the report has the tracebacks; --retry-failed trains them again.",
             style="red",
-            highlight=False,
         )
     return FAILED if failed else 0

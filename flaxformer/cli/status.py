@@ -1,12 +1,14 @@
 """The command `flaxformer status DIR`."""
 
 import time
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from flaxformer.cli.arguments import Status
+from flaxformer.cli.show import damage_line
 from flaxformer.cli.study_progress import groups_table, is_over, lease_line, summary
 from flaxformer.cli.terminal import print_json
 from flaxformer.ledger.reading import is_ledger, read_ledger
@@ -14,6 +16,7 @@ from flaxformer.report.job import is_job, read_job
 from flaxformer.report.width import fit_width
 from flaxformer.store.status import StudyStatus, status
 from flaxformer.store.store import Store
+from flaxformer.system.wording import count_of
 
 SECONDS_BETWEEN_VIEWS, SECONDS_BETWEEN_LINES = 2.0, 15.0
 """Seconds between two readings of the folder: in a terminal, and in a file or pipe."""
@@ -22,7 +25,7 @@ SECONDS_BETWEEN_VIEWS, SECONDS_BETWEEN_LINES = 2.0, 15.0
 def main(arguments: Status, console: Console) -> int:
     """Print the progress once, or until every run has ended."""
     if arguments.serve is not None:
-        from flaxformer.cli.serve import serve  # here, since it needs the parts of reports
+        from flaxformer.cli.folder_page import serve  # here, since it needs the parts of reports
 
         return serve(arguments.directory, arguments.serve, console)
     if is_ledger(arguments.directory):
@@ -50,7 +53,7 @@ def ledger_status(arguments: Status, console: Console) -> int:
         print_json(as_json(results))
     else:
         for line in describe(results):
-            console.print(line, highlight=False, markup=False)
+            console.print(line)
     return 0
 
 
@@ -61,7 +64,7 @@ def job_status(arguments: Status, console: Console) -> int:
         if arguments.json:
             print_json({"step": job.step, "steps": job.steps, "best": job.best, "diverged": job.has_diverged})
         else:
-            console.print("; ".join([job.state, *job.scores]), highlight=False, markup=False)
+            console.print("; ".join([job.state, *job.scores]))
         if not arguments.watch or job.is_finished or job.has_diverged:
             return 0
         time.sleep(SECONDS_BETWEEN_LINES)
@@ -69,8 +72,6 @@ def job_status(arguments: Status, console: Console) -> int:
 
 def watch(store: Store, console: Console) -> None:
     """Show progress and estimates, read again and again, until every run has ended."""
-    from flaxformer.cli.estimates import estimates  # here, since progress alone needs no analysis
-
     with Live(console=console, auto_refresh=False) as live:
         while True:
             progress = status(store)
@@ -82,11 +83,9 @@ def watch(store: Store, console: Console) -> None:
 
 def log(store: Store, console: Console) -> None:
     """Print a line for the progress and one per claim, at an interval, until every run has ended."""
-    from flaxformer.cli.estimates import estimates
-
     while True:
         progress = status(store)
-        console.print(summary(progress), highlight=False)
+        console.print(summary(progress))
         console.print(estimates(store))
         if is_over(progress):
             return
@@ -104,7 +103,23 @@ def view(progress: StudyStatus, width: int) -> RenderableType:
     renderables += [Text(summary(progress)), fit_width(groups_table(progress), width)]
     renderables += [Text(line) for line in map(lease_line, progress["leases"])]
     for name, what in progress["damaged"].items():
-        again = "; 'run' trains its runs again" if name.startswith("groups/") else ""
-        line = f"{progress['folder']}/{name} is damaged ({what}){again}"
-        renderables.append(Text(line, style="yellow"))
+        renderables.append(damage_line(Path(progress["folder"]) / name, what))
     return Group(*renderables)
+
+
+def estimates(store: Store) -> RenderableType:
+    """The estimate of each claim from the runs so far, which is recorded as an interim analysis.
+
+    There is no verdict before all runs have ended.
+    """
+    from flaxformer.analysis.analysis import analyse_to_show  # here, since progress alone needs no analysis
+    from flaxformer.report import phrasing, verdicts
+
+    texts, analysis = [], analyse_to_show(store, "status")
+    for claim in analysis.claims:
+        n = claim.judgement.effect.n
+        seeds = count_of(n, "seed") if n else "no seed yet"
+        estimate = f"{phrasing.effect(claim)}, claimed {phrasing.claim_text(claim)}, {seeds}" if n else seeds
+        style = verdicts.STYLES[claim.judgement.verdict] if not analysis.missing else ""
+        texts.append(Text.assemble(f"{claim.text}: ", (estimate, style)))
+    return Group(*texts)

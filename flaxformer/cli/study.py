@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flaxformer.cli.arguments import Replicate, Verify
 from flaxformer.cli.arguments.studies import StudyArguments
-from flaxformer.cli.last_command import last_command
+from flaxformer.cli.parsing import last_command
 from flaxformer.core.overrides import override
 from flaxformer.devices.sharding import parse_devices
 from flaxformer.runner.execution import Execution

@@ -279,4 +279,4 @@ def transfers_line(program: CompiledStep) -> str:
 
 def _print(console: Console, lines: Iterable[str]) -> None:
     for line in lines:
-        console.print(line, highlight=False)
+        console.print(line)

@@ -1,7 +1,7 @@
 """Output of the command: texts of users and of foreign folders are shown, and never obeyed by the terminal."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
 from rich.segment import Segment
@@ -11,7 +11,7 @@ from flaxformer.system.wording import printable
 
 def safe_console(is_error: bool = False) -> Console:
     """Return a console that prints "·" for control characters in texts, and does not interpret markup in them."""
-    console = Console(stderr=is_error, markup=False)
+    console = Console(stderr=is_error, markup=False, highlight=False)
     console.push_render_hook(_Printable())
     return console
 
@@ -47,8 +47,5 @@ class _PrintableText:
         self.renderable = renderable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self._segments(console, options)
-
-    def _segments(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for segment in console.render(self.renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)

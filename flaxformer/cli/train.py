@@ -1,7 +1,6 @@
 """The command `flaxformer train FILE`."""
 
 import dataclasses
-import functools
 import math
 import re
 from pathlib import Path
@@ -48,7 +47,7 @@ def main(arguments: Train, console: Console) -> int:
     if not arguments.plan:
         check_memory(run)
     elif too_much := excess(run):
-        console.print(f"{count_of(parameters(run.model), 'parameter')}; the run {too_much}", highlight=False)
+        console.print(f"{count_of(parameters(run.model), 'parameter')}; the run {too_much}")
         return 0
     distributed.run_on_coordinator(lambda: bool(check(run, job)))
     is_trained = not job.restart and max(Checkpoints(output).steps(), default=0) == run.training.steps
@@ -69,24 +68,21 @@ def main(arguments: Train, console: Console) -> int:
 def _train(run: Run, job: Job, devices: Devices | None, console: Console) -> int:
     """Train the run, and show the job; return the exit code."""
     with stop_on_signals() as stop:
-        describe = functools.partial(_describe_speed, run, devices)
-        totals = RunTotals(runs=1, steps=run.training.steps, describe=describe)
+        totals = RunTotals(
+            runs=1,
+            steps=run.training.steps,
+            describe=lambda rate: Price.of(run, devices).describe(rate),  # counts no FLOPs before a step is taken
+        )
         diverged = follow(train(run, job, stop), console, totals)
     if stop.by is not None:
         console.print(
             f"Incomplete: stopped by {stop.by.name}; the same command resumes from the newest checkpoint in "
-            f"{job.output}.",
-            highlight=False,
+            f"{job.output}."
         )
         return INTERRUPTED
     if distributed.is_coordinator():
         show_job(job.output, console)
     return FAILED if diverged else 0
-
-
-def _describe_speed(run: Run, devices: Devices | None, steps_per_second: float) -> str:
-    """FLOP/s and MFU; of a run that has nothing left to train, no FLOPs are counted."""
-    return Price.of(run, devices).describe(steps_per_second)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,16 +117,16 @@ class Price:
             *slow_decoding([run.model]),
         )
         for line in lines:
-            console.print(line, highlight=False)
+            console.print(line)
 
     def show_measured(self, console: Console, run: Run, step: Cost) -> None:
         """Print the memory of a step on one device, and the time of the run."""
         is_shared = self.devices.count > 1
         seconds = step.seconds_per_step * run.training.steps / self.devices.count + step.compile_seconds
         memory = f"{with_prefix(step.bytes_per_member, 'B')} of memory per step{' on one device' * is_shared}"
-        console.print(f"{memory}; {_about(seconds, is_shared)}, without evaluations", highlight=False)
+        console.print(f"{memory}; {_about(seconds, is_shared)}, without evaluations")
         if step.formulations:
-            console.print(f"formulations: {step.formulations}", highlight=False)
+            console.print(f"formulations: {step.formulations}")
 
     def describe(self, steps_per_second: float) -> str:
         """The FLOP/s of the model at a number of steps per second, and their share of the peak (MFU)."""

@@ -1,7 +1,7 @@
 """The command `flaxformer verify DIR`."""
 
 import secrets
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,16 +10,17 @@ from rich.text import Text
 from flaxformer.analysis.declaration_limits import MOST_NAMED, verification
 from flaxformer.cli.arguments import Verify
 from flaxformer.cli.arguments.options import FAILED
-from flaxformer.cli.study import copied_study, last_command
+from flaxformer.cli.parsing import last_command
+from flaxformer.cli.study import copied_study
 from flaxformer.cli.terminal import print_json
 from flaxformer.devices.sharding import Devices, parse_devices
 from flaxformer.jobs.progress import Totals, follow
 from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting
-from flaxformer.runner.events import Event
+from flaxformer.runner.events import EventsWithResult
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.rung_verification import halving_differences, rung_differences
-from flaxformer.runner.verification import Outcome, TrialSample, choose, derived_differences, train_again
+from flaxformer.runner.verification import TrialSample, choose, derived_differences, train_again
 from flaxformer.store import declaration_log, provenance
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.log_entries import Verification
@@ -54,7 +55,7 @@ def main(arguments: Verify, console: Console) -> int:
     quiet = Console(quiet=True) if arguments.json else console
     steps = sum(row.stopped_at or study.baseline.training.steps for row in chosen)
     follow(events, quiet, Totals(len(chosen), steps))
-    outcome, same = events.outcome, {name: row for name, row in rows.items() if name not in choice.not_verified}
+    outcome, same = events.result, {name: row for name, row in rows.items() if name not in choice.not_verified}
     different = outcome.different | derived_differences(store, plan, rows)
     different |= rung_differences(store.root, study, outcome.again) | halving_differences(store.root, plan, same)
     trials = [name for name in choice.trials if name not in outcome.not_verified]
@@ -70,16 +71,6 @@ def main(arguments: Verify, console: Console) -> int:
         show_not_verified(console, outcome.not_verified)
         show(console, event, is_recorded)
     return FAILED if different else 0
-
-
-class EventsWithResult:
-    """Events of a generator, and what it returns."""
-
-    def __init__(self, events: Generator[Event, None, Outcome]) -> None:
-        self.events, self.outcome = events, Outcome()
-
-    def __iter__(self) -> Generator[Event]:
-        self.outcome = yield from self.events
 
 
 def check(store: Store, choice: TrialSample, rows: int) -> None:
@@ -122,7 +113,6 @@ def show_choice(console: Console, store: Store, choice: TrialSample, seed: int) 
     n = len(choice.trials)
     console.print(
         f"{store.root}: {n} of {count_of(choice.finished, 'finished trial')} to train again (--seed {seed})",
-        highlight=False,
         soft_wrap=True,
     )
     show_not_verified(console, choice.not_verified)

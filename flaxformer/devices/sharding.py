@@ -32,7 +32,7 @@ from jaxtyping import Array, PyTree
 from flaxformer.core.params import Parameters, ParametersT, path_name
 from flaxformer.core.weight_axes import Axes, axes
 from flaxformer.system.errors import UserError
-from flaxformer.system.startup.cpu_devices import two_threads_per_cpu_device
+from flaxformer.system.startup import two_threads_per_cpu_device
 
 T = TypeVar("T")
 SharedT = TypeVar("SharedT")

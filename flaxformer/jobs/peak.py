@@ -11,7 +11,7 @@ import jax
 
 from flaxformer.devices.sharding import Devices
 from flaxformer.nn.formulations import using
-from flaxformer.system.startup.cpu_devices import cpu_cores
+from flaxformer.system.startup import cpu_cores
 from flaxformer.targets.devices import device_of
 from flaxformer.tasks.batch import batch_shapes
 from flaxformer.training import Run, evaluation_params, start

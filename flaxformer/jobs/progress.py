@@ -136,10 +136,10 @@ def follow(events: Iterable[Event], console: Console, totals: Totals) -> int:
             is_last = isinstance(event, Finished) and totals.done == totals.runs
             if not console.is_terminal and (is_due or is_last):
                 printed = time.monotonic()
-                console.print(totals.line(), highlight=False)
+                console.print(totals.line())
     if totals.done:
         failed = f", {totals.failed} failed" if totals.failed else ""
-        console.print(f"{count_of(totals.done, 'run')} in {duration(totals.seconds)}{failed}", highlight=False)
+        console.print(f"{count_of(totals.done, 'run')} in {duration(totals.seconds)}{failed}")
     return totals.failed
 
 
@@ -150,12 +150,12 @@ def show(event: Event, console: Console) -> None:
             console.print(Text(text, style="yellow"))
         case Started(step):
             begins = f"resuming after step {step:,}" if step else "starting"
-            console.print(f"{begins}; compiling", style="dim", highlight=False)
+            console.print(f"{begins}; compiling", style="dim")
         case Compiling(group, k, programs):
             console.print(Text(f"compiling {group} ({k} of {programs})", style="dim"), overflow="fold")
         case Compiled(_, _, seconds, int(used)):
             memory = f"; the largest program needs {with_prefix(used, 'B')} on a device" if used else ""
-            console.print(f"compiled in {duration(seconds)}{memory}", style="dim", highlight=False)
+            console.print(f"compiled in {duration(seconds)}{memory}", style="dim")
         case FirstLoss(loss):
             console.print(Text.assemble((f"step {1:>7,}  ", "dim"), f"training loss {number(loss)}"))
         case Evaluated(step, metrics):
@@ -166,7 +166,7 @@ def show(event: Event, console: Console) -> None:
             console.print(Padding(sample, (0, 0, 0, 14), expand=False))
         case Profiled():
             for line in profile_lines(event):
-                console.print(line, highlight=False)
+                console.print(line)
             console.print(fit_width(profile_table(event), console.width))
             show_files(event.folder, console)
         case Diverged(step):
@@ -180,8 +180,8 @@ def show(event: Event, console: Console) -> None:
 def show_files(folder: Path, console: Console) -> None:
     """Print how a trace is opened."""
     for file in sorted(folder.glob("*.trace.json.gz")):
-        console.print(f"Trace: {file}, for ui.perfetto.dev", highlight=False, soft_wrap=True)
-    console.print(f"xprof {folder.parents[2]} shows it too", highlight=False, soft_wrap=True)
+        console.print(f"Trace: {file}, for ui.perfetto.dev", soft_wrap=True)
+    console.print(f"xprof {folder.parents[2]} shows it too", soft_wrap=True)
 
 
 def _in_order(metrics: Iterable[str]) -> list[str]:

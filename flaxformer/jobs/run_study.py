@@ -18,13 +18,13 @@ from flaxformer.jobs.progress import Totals, follow
 from flaxformer.jobs.trackers.choose import Track, trackers_of
 from flaxformer.jobs.trackers.trials import track as track_trials
 from flaxformer.runner.events import Event, Message
-from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import OnError, check_recipes, declare, missing, plan_of, run_plan, store_of
+from flaxformer.runner.execution import Execution, OnError
+from flaxformer.runner.launch import check_recipes, declare, missing, plan_of, run_plan, store_of
 from flaxformer.runner.stages import describe_stages, is_staged, remaining_work
 from flaxformer.store import remote
 from flaxformer.store.columns import statuses
+from flaxformer.store.places import WeightsToKeep
 from flaxformer.store.store import Store
-from flaxformer.store.weights import WeightsToKeep
 from flaxformer.study.declare import Study
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import StudyPlan
@@ -96,8 +96,8 @@ def run(
     Raises:
       UserError: a value that is not a study; or the folder holds another study, or results of another recipe or code.
     """
+    from flaxformer.report.files import write
     from flaxformer.report.reading import StudyResults  # here, since `flaxformer run` loads them after the training
-    from flaxformer.report.write import write
 
     set_up(keep_programs=False)
     forget()  # data may have changed since an earlier call
@@ -113,11 +113,14 @@ def run(
                 exact=exact,
                 diagnostics=diagnostics,
                 profile=profile,
+                retry_failed=retry_failed,
+                on_error=on_error,
+                on_code_change=on_code_change,
             )
             trackers = trackers_of(track, study.file)
             plan = plan_of(study, execution)
-            events = run_plan(plan, execution, None, retry_failed, on_error, on_code_change)
-            store, lines, totals = begin(plan, execution, None, retry_failed, on_code_change)
+            events = run_plan(plan, execution)
+            store, lines, totals = begin(plan, execution)
             failures = _show(track_trials(events, store, trackers), lines, totals, progress)
             write(store)
             study_results = StudyResults(store.root)
@@ -132,13 +135,7 @@ def run(
     return study_results
 
 
-def begin(
-    plan: StudyPlan,
-    execution: Execution,
-    only: Sequence[str] | None = None,
-    retry_failed: bool = False,
-    on_code_change: OnCodeChange = "refuse",
-) -> tuple[Store, list[str], Totals]:
+def begin(plan: StudyPlan, execution: Execution, only: Sequence[str] | None = None) -> tuple[Store, list[str], Totals]:
     """Declare a study in its folder; return the folder, the work in words, and its totals.
 
     Raises:
@@ -148,16 +145,14 @@ def begin(
     if is_staged(plan):
         check_recipes(plan, store)
     else:
-        declare(plan, store, on_code_change)
-    lines = [*describe(plan, execution, store, only, retry_failed)]
-    return store, lines, Totals(*remaining_work(plan, execution, only, retry_failed))
+        declare(plan, store, execution.on_code_change)
+    lines = [*describe(plan, execution, store, only)]
+    return store, lines, Totals(*remaining_work(plan, execution, only))
 
 
-def describe(
-    plan: StudyPlan, execution: Execution, store: Store, only: Sequence[str] | None, retry_failed: bool
-) -> Iterator[str]:
+def describe(plan: StudyPlan, execution: Execution, store: Store, only: Sequence[str] | None) -> Iterator[str]:
     """Yield lines that say how many runs are to be trained, how many ended before, and where the results are."""
-    todo = missing(plan, store, only, retry_failed)
+    todo = missing(plan, store, only, execution.retry_failed)
     left = sum(len(group.trials) for group in todo)
     known = statuses(store)
     names = only or [trial.name for group in plan.groups for trial in group.trials]
@@ -198,10 +193,10 @@ def _in_python(message: str) -> str:
 
 def _show(events: Iterable[Event], lines: Sequence[str], totals: Totals, progress: bool) -> int:
     """Train; show the progress in a terminal or a notebook, if asked for; return the number of failed runs."""
-    console = Console(markup=False)
+    console = Console(markup=False, highlight=False)
     if progress and console.is_terminal:
         for line in lines:
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
         return follow(events, console, totals)
     return follow_line(events, totals, _notebook_line(lines[0]) if progress and console.is_jupyter else None)
 

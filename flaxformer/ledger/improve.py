@@ -35,7 +35,7 @@ from flaxformer.ledger.reading import (
 from flaxformer.runner.compiled_runs import keeping_compiled_runs
 from flaxformer.runner.events import Event
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launchers import Share
+from flaxformer.runner.launchers.options import Share
 from flaxformer.store.places import LEDGER, check_kind
 from flaxformer.store.store import Store
 from flaxformer.study.metrics import metrics_of

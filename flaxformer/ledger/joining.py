@@ -8,7 +8,7 @@ from flaxformer.ledger.reading import JudgedAttempt
 from flaxformer.runner.events import Event
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import run_plan
-from flaxformer.runner.launchers import Share
+from flaxformer.runner.launchers.options import Share
 from flaxformer.study.plan import StudyPlan
 
 

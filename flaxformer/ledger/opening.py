@@ -9,7 +9,7 @@ from flaxformer.ledger.budget import with_budget
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.improve import OpenLedger
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launchers import Share
+from flaxformer.runner.launchers.options import Share
 from flaxformer.study.equal_cost import changes_of_steps
 from flaxformer.system.errors import UserError
 

@@ -10,7 +10,7 @@ from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.ledger.judge import AttemptEvidence
 from flaxformer.ledger.log import AttemptVerdict, Begun
 from flaxformer.ledger.reading import ATTEMPTS, CONFIRMATION, PAGE, JudgedAttempt, LedgerResults
-from flaxformer.report import figures, page, phrasing, verdicts
+from flaxformer.report import figures, html, phrasing, verdicts
 from flaxformer.report.as_json import claim_json
 from flaxformer.report.colours import GREY, VERDICT_COLOURS
 from flaxformer.report.numbers import number, numbers
@@ -305,10 +305,10 @@ def _attempt_json(attempt: JudgedAttempt) -> JsonObject:
 def write_page(results: LedgerResults) -> Path:
     """Write the page of a ledger, and the report of its confirmation; return its path."""
     if confirmed(results) is not None:
-        from flaxformer.report.write import write
+        from flaxformer.report.files import write
 
         write(Store(results.root / CONFIRMATION))
     report = document(results)
     drawn = figures.draw((part for part in report.parts if isinstance(part, Figure)), results.root / "figures")
-    write_printable(results.root / PAGE, page.render(report, drawn))
+    write_printable(results.root / PAGE, html.render(report, drawn))
     return results.root / PAGE

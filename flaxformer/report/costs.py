@@ -1,18 +1,21 @@
-"""Costs and effective speed-ups in words: ratios of unequal costs, rules of comparison, speed-ups with intervals."""
+"""Costs and effective speed-ups in words and in tables: ratios, rules of comparison, speed-ups with intervals."""
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flaxformer.analysis.analysis import Analysis
-from flaxformer.analysis.arms import ArmCost
-from flaxformer.analysis.costs import TOLERANCE, CostRatio, reference_arm, unequal
+from flaxformer.analysis.arms import TOLERANCE, ArmCost, ArmSummary, CostRatio, reference_arm, unequal
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.speedup import SpeedUp, SpeedUps, at_common_score, compare_arms, metric_and_goal
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import round_digits
+from flaxformer.report.table import DOCUMENTS, NOT_IN_PAPER, PRINTED, ItemTable, TableColumn, levels, number, words
 from flaxformer.store.declaration import Declaration
-from flaxformer.system.wording import count_of, join_words, with_prefix
+from flaxformer.system.wording import count_of, duration, join_words, with_prefix
+
+MARK = "≠"
+"""Mark of a cost that differs from that of the reference arm."""
 
 
 def ratios(cost_ratios: Sequence[CostRatio]) -> str:
@@ -141,3 +144,83 @@ def _range(values: Sequence[float], unit: str) -> str:
     """The smallest and the largest of some numbers."""
     low, high = with_prefix(min(values), unit), with_prefix(max(values), unit)
     return low if low == high else f"{low} to {high}"
+
+
+def brief_costs(analysis: Analysis) -> list[TableColumn[ArmSummary]]:
+    """Columns of the parameters and the FLOPs of an arm, marked where they differ from the reference's."""
+    of_reference = reference(analysis)
+
+    def brief(name: str, kind: str, text: Callable[[ArmCost], str]) -> TableColumn[ArmSummary]:
+        def cell(arm: ArmSummary) -> str:
+            if arm.cost is None:
+                return "–"
+            return f"{text(arm.cost)} {MARK}" if kind in unequal(arm.cost, of_reference) else text(arm.cost)
+
+        return TableColumn(name, cell, on=PRINTED, when=any(arm.cost for arm in analysis.arms))
+
+    return [
+        brief("parameters", "parameters", lambda cost: f"{cost.parameters:,}"),
+        brief("FLOP /run", "FLOPs", lambda cost: _prefix(cost.flops)),
+    ]
+
+
+def arm_costs(analysis: Analysis) -> ItemTable[ArmSummary]:
+    """The cost of one run of each arm, and its FLOPs relative to those of the reference; unequal costs are marked."""
+    of_reference = reference(analysis)
+    known = {id(arm): arm.cost for arm in analysis.arms if arm.cost is not None}
+
+    def cost(name: str, field: str, form: Callable[[float], str], when: bool = True) -> TableColumn[ArmSummary]:
+        return number(name, lambda arm: getattr(arm.cost, field), form, field, when=when)
+
+    def ratio(arm: ArmSummary) -> float:
+        return known[id(arm)].flops / of_reference.flops if of_reference and of_reference.flops else math.nan
+
+    def mark_unequal(arm: ArmSummary) -> str:
+        names = unequal(arm.cost, of_reference)
+        return f"{MARK} {', '.join(names)}" if names else "="
+
+    has_inactive = any(cost.active_parameters != cost.parameters for cost in known.values())
+    columns: list[TableColumn[ArmSummary]] = [
+        *levels(analysis.axes, lambda arm: arm.labels),
+        TableColumn("cost", mark_unequal, is_text=True),
+        cost("parameters", "parameters", _integer),
+        cost("active", "active_parameters", _integer, has_inactive),
+        cost("without embeddings", "parameters_without_embeddings", _integer),
+        cost("FLOP /step", "flops_per_step", _prefix),
+        cost("FLOP /run", "flops", _prefix),
+        number("FLOP ratio", ratio, round_digits, "flops_ratio"),
+        cost("tokens", "training_tokens", _prefix),
+        cost("time /run", "seconds", duration),
+        cost("memory", "memory_bytes", _bytes, any(cost.memory_bytes for cost in known.values())),
+    ]
+    items = [arm for arm in analysis.arms if id(arm) in known]
+    on = NOT_IN_PAPER if differing_costs(analysis) else DOCUMENTS
+    return ItemTable("Cost", columns, items, "arms", on)
+
+
+def _integer(value: float) -> str:
+    return f"{value:,}"
+
+
+def _prefix(value: float) -> str:
+    return with_prefix(value, "")
+
+
+def _bytes(value: float | None) -> str:
+    return with_prefix(value or 0, "B")
+
+
+def effective_speed_ups(analysis: Analysis) -> ItemTable[SpeedUps]:
+    """The effective speed-up of each arm over the reference, and of the arms of claims over each other."""
+    columns: Sequence[TableColumn[SpeedUps]] = [
+        words("arm", lambda item: phrasing.arm(item.arm.labels)),
+        words("over", lambda item: phrasing.arm(item.baseline.labels)),
+        words("compute, to its own", lambda item: speed_up(item.compute)),
+        words("compute, to the other's", lambda item: speed_up(item.compute_to_baseline)),
+        words("time, to its own", lambda item: speed_up(item.time)),
+        words("time, to the other's", lambda item: speed_up(item.time_to_baseline)),
+        words("seeds", lambda item: str(item.compute.log.n or "–")),
+        words("arm's own", lambda item: remarks(item) or "–"),
+    ]
+    title = f"Effective speed-up to equal {metric_and_goal(analysis.study)[0].replace('_', ' ')}"
+    return ItemTable(title, columns, analysis.speed_ups)

@@ -13,8 +13,11 @@ from flaxformer.report.drawing import (
     COLUMN,
     LineStyle,
     add_hover_text,
+    add_legend,
+    draw_panels,
     draw_references,
     has_wide_range,
+    legend_height,
     set_log_scale,
     wrap,
 )
@@ -52,16 +55,11 @@ def curves_figure(
     styles = series_styles(analysis)
     used = [name for name in styles if any(name in panel for panel in panels.values())]
     columns = _columns(len(panels), width)
-    lines, across = -(-len(panels) // columns), _legend_columns(used, width)
-    legend = 0.13 * (-(-len(used) // across)) + 0.2 if len(used) > 1 else 0.0
+    lines, legend = -(-len(panels) // columns), legend_height(used, width) + 0.2 if len(used) > 1 else 0.0
     height = 1.75 if width == COLUMN else 2.0 if columns > 1 else 2.6
     titles = [wrap(f"{axis} {level}" if axis else "", int(width / columns / CHARACTER)) for level in panels]
     height += LINE * (max(map(len, titles)) - 1)
-    figure = Figure(figsize=(width, height * lines + legend + 0.1), layout="constrained")
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for ax in grid.flat[len(panels) :]:
-        ax.remove()
-    shown = list(grid.flat[: len(panels)])
+    figure, shown = draw_panels(len(panels), columns, width, height * lines + legend + 0.1, sharex=True, sharey=True)
     metric = phrasing.metric(replace(analysis.study, metric=on_validation(analysis.study.metric)))
     for i, (ax, title, curves) in enumerate(zip(shown, titles, panels.values(), strict=True)):
         for name, curve in curves.items():
@@ -77,7 +75,7 @@ def curves_figure(
         set_log_scale(shown[0], "x", text=lambda flops: with_prefix(flops, ""))
     if len(used) > 1:
         heading = " · ".join(study_axis.name for study_axis in analysis.study.axes if study_axis.name != axis)
-        add_legend(figure, shown, used, heading, across)
+        add_legend(figure, shown, used, heading)
     return figure
 
 
@@ -107,10 +105,6 @@ def _columns(panels: int, width: float) -> int:
     return min(panels, 2 if panels == 4 else 3)
 
 
-def _legend_columns(names: Sequence[str], width: float) -> int:
-    return min(len(names), max(1, int(width * 16 / (8 + max(map(len, names))))))
-
-
 def _draw_curve(ax: Axes, curve: Points, style: LineStyle, name: str, against: str) -> None:
     steps, points = curve
     every = -(-len(steps) // MOST_MARKERS)
@@ -136,11 +130,3 @@ def _set_limits(analysis: Analysis, axes: Sequence[Axes], panels: Mapping[str, M
             draw_references(analysis.study, ax, "y", (low, high), has_names=i == len(axes) - 1)
     elif has_wide_range(means):
         set_log_scale(axes[0], "y")
-
-
-def add_legend(figure: Figure, axes: Sequence[Axes], names: Sequence[str], title: str, columns: int) -> None:
-    """Add one legend below all panels, in the order of names."""
-    handles = {str(line.get_label()): line for ax in axes for line in ax.get_lines()}
-    shown = [handles[name] for name in names if name in handles]
-    figure.legend(shown, [name for name in names if name in handles], title=title, loc="outside lower center",
-                  ncols=columns, frameon=False, handlelength=2.6)  # fmt: skip

@@ -1,7 +1,7 @@
 """The report as one document: its sections in order, each part with the forms of the report that have it.
 
-A new section is a line of `SECTIONS`; a new column is a line of its table in `tables`, `cost_tables` or
-`scaling_tables`. Every form of the report (`page`, `markdown`, `tex`, `terminal`, `files`) takes both from here.
+A new section is a line of `SECTIONS`; a new column is a line of its table in `tables`, `costs` or `scaling_text`. Every
+form of the report (`html`, `markdown`, `tex`, `terminal`, `files`) takes both from here.
 """
 
 import dataclasses
@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.report import (
-    cost_tables,
     costs,
     data_card,
     effect_tables,
@@ -19,7 +18,6 @@ from flaxformer.report import (
     measured,
     phrasing,
     provenance_text,
-    scaling_tables,
     scaling_text,
     tables,
     verdicts,
@@ -151,7 +149,7 @@ SECTIONS: tuple[SectionsOf, ...] = (
         figures.scaling,
         figures.joint_law,
         lambda a: Bullets(scaling_text.findings(a), LISTS),
-        scaling_tables.scaling,
+        scaling_text.tables,
     ),
     _section("Learning curves", figures.curves),
     _section("Heads", figures.heads_of_layers),
@@ -166,11 +164,11 @@ SECTIONS: tuple[SectionsOf, ...] = (
     _section(
         None,
         figures.compute,
-        cost_tables.arm_costs,
+        costs.arm_costs,
         lambda a: Paragraph(costs.summary(a), NOT_IN_PAPER),
         lambda a: Bullets(costs.speed_ups_of_claims(a), ("terminal",)),
     ),
-    _section(None, cost_tables.effective_speed_ups),
+    _section(None, costs.effective_speed_ups),
     _section(None, figures.quantities, tables.quantities),
     _section(None, measured.table, lambda a: Paragraph(measured.remark(a), NOT_IN_PAPER)),
     _section("Failed runs", _failures),

@@ -170,6 +170,36 @@ def break_long_labels(figure: Figure) -> bool:
     return is_changed
 
 
+def draw_panels(
+    number: int, columns: int, width: float, height: float, *, sharex: bool = False, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of a size in inches, and its panels, row by row in so many columns."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid = figure.subplots(-(-number // columns), columns, sharex=sharex, sharey=sharey, squeeze=False)
+    for ax in grid.flat[number:]:
+        ax.remove()
+    return figure, list(grid.flat[:number])
+
+
+def legend_columns(names: Sequence[str], width: float) -> int:
+    """Number of columns of a legend of these names, in a figure of a width in inches."""
+    return min(len(names), max(1, int(width * 16 / (8 + max(map(len, names))))))
+
+
+def legend_height(names: Sequence[str], width: float) -> float:
+    """Inches of the rows of a legend."""
+    return 0.13 * -(-len(names) // legend_columns(names, width))
+
+
+def add_legend(figure: Figure, axes: Sequence[Axes], names: Sequence[str], title: str = "") -> None:
+    """Add one legend below all panels, in the order of names."""
+    handles = {str(line.get_label()): line for ax in axes for line in ax.get_lines()}
+    shown = [name for name in names if name in handles]
+    columns = legend_columns(names, figure.get_figwidth())
+    figure.legend([handles[name] for name in shown], shown, title=title, loc="outside lower center", ncols=columns,
+                  frameon=False, handlelength=2.6)  # fmt: skip
+
+
 def wrap(text: str, characters: int) -> list[str]:
     """Lines of a text of at most so many characters."""
     return textwrap.wrap(text, characters) or [""]

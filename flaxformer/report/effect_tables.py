@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.effects import Change, Effect
-from flaxformer.analysis.judging import Terms, key_of
 from flaxformer.analysis.speedup import SpeedUp
 from flaxformer.report import costs, phrasing, verdicts
 from flaxformer.report.estimates import estimate_values
 from flaxformer.report.table import EVERYWHERE, ItemTable, TableColumn, number, words
 from flaxformer.statistics.estimates import Estimate
 from flaxformer.statistics.finite import finite
+from flaxformer.store.declaration import Terms, key_of
 from flaxformer.system.digests import JsonObject
 
 CONTEXTS: dict[str, Callable[[Change], Effect]] = {

@@ -1,5 +1,6 @@
 """Figures of a report: what each draws, its caption, and its content in words for readers who do not see it."""
 
+import functools
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +47,7 @@ def claims(analysis: Analysis) -> Figure:
         "difference, 90 % for an equality). The claim holds in the shaded region; a hollow mark is inconclusive, a "
         "cross refuted."
     )
-    return Figure("claims", lambda width: claims_figure(analysis, width), caption + _dots(analysis), describe)
+    return Figure("claims", functools.partial(claims_figure, analysis), caption + _dots(analysis), describe)
 
 
 def arms(analysis: Analysis) -> Figure:
@@ -57,7 +58,7 @@ def arms(analysis: Analysis) -> Figure:
         return f"Mean {phrasing.metric(analysis.study)} {_increasing(analysis.arms)}"
 
     is_shown = _are_few(analysis) and not analysis.sweeps
-    return _figure(analysis, "arms", lambda width: arms_figure(analysis, width), caption, describe, is_shown)
+    return _figure(analysis, "arms", functools.partial(arms_figure, analysis), caption, describe, is_shown)
 
 
 def effects(analysis: Analysis) -> Figure:
@@ -73,7 +74,7 @@ def effects(analysis: Analysis) -> Figure:
         items = [f"{change.name} {', '.join(texts)}" for change, texts in zip(single, parts, strict=True)]
         return f"Effects on the {phrasing.metric(analysis.study)}: {_shorten(items)}"
 
-    return Figure("effects", lambda width: effects_figure(analysis, width), caption, describe)
+    return Figure("effects", functools.partial(effects_figure, analysis), caption, describe)
 
 
 def quantities(analysis: Analysis) -> Figure:
@@ -84,9 +85,7 @@ def quantities(analysis: Analysis) -> Figure:
         return f"Mean value {_increasing(analysis.quantities)}"
 
     is_shown = not analysis.arms and not analysis.claims
-    return _figure(
-        analysis, "quantities", lambda width: quantities_figure(analysis, width), caption, describe, is_shown
-    )
+    return _figure(analysis, "quantities", functools.partial(quantities_figure, analysis), caption, describe, is_shown)
 
 
 def _increasing(summaries: Sequence[ArmSummary]) -> str:
@@ -99,23 +98,17 @@ def _increasing(summaries: Sequence[ArmSummary]) -> str:
 def curves(analysis: Analysis) -> Figure:
     """The metric during training."""
     caption = "During training: means over seeds; bands are pointwise 95 % t-intervals."
-
-    def draw(width: float) -> Drawing | None:
-        return curves_figure(analysis, width)
-
-    return _figure(analysis, "curves", draw, caption, lambda: _describe_curves(analysis), _are_few(analysis))
+    describe, is_shown = functools.partial(_describe_curves, analysis), _are_few(analysis)
+    return _figure(analysis, "curves", functools.partial(curves_figure, analysis), caption, describe, is_shown)
 
 
 def compute(analysis: Analysis) -> Figure:
     """The metric against compute, where the arms differ in it or are compared at equal cost."""
     caption = "Against the FLOPs of training so far: means over seeds; bands are pointwise 95 % t-intervals."
-
-    def draw(width: float) -> Drawing | None:
-        return curves_figure(analysis, width, "compute")
-
     is_shown = "FLOPs" in costs.differing_costs(analysis) or bool(analysis.study.compare)
     is_shown = is_shown and _are_few(analysis)
-    return _figure(analysis, "compute", draw, caption, lambda: _describe_curves(analysis), is_shown)
+    draw, describe = functools.partial(curves_figure, analysis, against="compute"), lambda: _describe_curves(analysis)
+    return _figure(analysis, "compute", draw, caption, describe, is_shown)
 
 
 def _describe_curves(analysis: Analysis) -> str:
@@ -151,7 +144,7 @@ def sweep(analysis: Analysis, index: int) -> Figure:
         return f"{phrasing.metric(analysis.study)} against {names}: {tried}{remark}. {_shorten(items)}"
 
     name = f"sweep{index + 1 if index else ''}"
-    return _figure(analysis, name, lambda width: sweep_figure(analysis, swept, width), caption, describe)
+    return _figure(analysis, name, functools.partial(sweep_figure, analysis, swept), caption, describe)
 
 
 def scaling(analysis: Analysis) -> Figure:
@@ -164,7 +157,7 @@ def scaling(analysis: Analysis) -> Figure:
     def describe() -> str:
         return f"{phrasing.metric(analysis.study)} against size: {_shorten(scaling_text.findings(analysis))}"
 
-    return _figure(analysis, "scaling", lambda width: scaling_figure(analysis, width), caption, describe)
+    return _figure(analysis, "scaling", functools.partial(scaling_figure, analysis), caption, describe)
 
 
 def joint_law(analysis: Analysis) -> Figure:
@@ -178,7 +171,7 @@ def joint_law(analysis: Analysis) -> Figure:
         metric, items = phrasing.metric(analysis.study), scaling_text.joint_findings(analysis)
         return f"{metric} against training tokens, per number of parameters: {_shorten(items)}"
 
-    return _figure(analysis, "joint_law", lambda width: joint_law_figure(analysis, width), caption, describe)
+    return _figure(analysis, "joint_law", functools.partial(joint_law_figure, analysis), caption, describe)
 
 
 def heads_of_layers(analysis: Analysis) -> Figure:

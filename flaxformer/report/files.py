@@ -1,6 +1,7 @@
-"""Complete tables beside the page, each as Parquet and CSV: one row per run, arm, contrast, and line of a sweep.
+"""Files of the report of a folder of results: report.html, results.md, results.tex, figures/, and whole tables.
 
-The page and the documents show the first rows of a table; these files have all, with all digits.
+The page and the documents show the first rows of a table. Its files, Parquet and CSV, have all, with all digits: a row
+per run, arm, contrast, and line of a sweep.
 """
 
 import math
@@ -8,33 +9,75 @@ from pathlib import Path
 
 import polars as pl
 
-from flaxformer.analysis.analysis import Analysis
-from flaxformer.report import measured
-from flaxformer.report.sections import StudyReport
+from flaxformer.analysis.analysis import Analysis, analyse_to_show
+from flaxformer.report import figures, html, markdown, measured, tex
+from flaxformer.report.document import document
+from flaxformer.report.sections import Figure, StudyReport
 from flaxformer.report.table import FOLDER, ItemTable
-from flaxformer.report.texts import csv_cell
+from flaxformer.report.texts import csv_cell, write_printable
+from flaxformer.store.declaration import QUANTITY
+from flaxformer.store.line_forms import LAUNCHES
+from flaxformer.store.places import REPORT
 from flaxformer.store.records import write_table, writing
+from flaxformer.store.store import Store, read_lines
+from flaxformer.system.digests import JsonObject
+from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, replacing
+from flaxformer.system.wording import count_of
 
 RESULTS = "results"
 
 
-def write_files(analysis: Analysis, document: StudyReport, folder: Path) -> None:
-    """Write results.parquet and results.csv, and the files of the document's tables in `FOLDER`."""
+def write(store: Store) -> Analysis:
+    """Write all files of the report; the study may be incomplete, which is recorded as an interim analysis.
+
+    Raises:
+      UserError: the folder holds no study, or no finished run yet.
+    """
+    analysis = analyse_to_show(store, "report")
+    if not (len(analysis.rows) or analysis.quantities or analysis.withdrawn):
+        earlier = sum(analysis.results.declarations.values())
+        kept = f" of the arms that its study declares ({count_of(earlier, 'result')} of other arms)" if earlier else ""
+        raise UserError(f"{store.root} holds no finished run yet{kept}; expected the results of 'flaxformer run'")
+    report = document(analysis, read_lines(store.root / LAUNCHES))
+    write_files(analysis, report, store.root)
+    if quantities := _quantities(analysis):
+        write_table(store.root / "quantities.parquet", quantities)
+    drawn = figures.draw((part for part in report.parts if isinstance(part, Figure)), store.root / "figures")
+    texts = {
+        REPORT: html.render(report, drawn),
+        "results.md": markdown.render(report),
+        "results.tex": tex.render(report),
+    }
+    for name, text in texts.items():
+        write_printable(store.root / name, text)
+    return analysis
+
+
+def _quantities(analysis: Analysis) -> list[JsonObject]:
+    return [
+        {"quantity": quantity.labels[QUANTITY], "seed": seed, "value": value}
+        for quantity in analysis.quantities
+        for seed, value in zip(analysis.study.seeds, quantity.scores, strict=True)
+    ]
+
+
+def write_files(analysis: Analysis, report: StudyReport, folder: Path) -> None:
+    """Write results.parquet and results.csv, and the files of the report's tables in `FOLDER`."""
     if len(analysis.rows):
-        _write(results(analysis), folder, RESULTS)
-    for name, table in tables(document).items():
+        _write_table(results(analysis), folder, RESULTS)
+    for name, table in tables(report).items():
         make_folder(folder / FOLDER)
-        _write(table, folder / FOLDER, name)
+        _write_table(table, folder / FOLDER, name)
 
 
-def tables(document: StudyReport) -> dict[str, pl.DataFrame]:
-    """Return the files of a document's tables by their names: a row per item; NaN is null.
+def tables(report: StudyReport) -> dict[str, pl.DataFrame]:
+    """Return the files of a report's tables by their names: a row per item; NaN is null.
 
     Tables of one file about the same items give their columns, those about others more rows.
     """
     files: dict[str, dict[int, dict[str, object]]] = {}
-    for part in document.parts:
+    for part in report.parts:
         if isinstance(part, ItemTable) and part.file and part.items:
             rows = files.setdefault(part.file, {})
             for item in part.items:
@@ -52,7 +95,7 @@ def _null_for_nan(value: object) -> object:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _write(table: pl.DataFrame, folder: Path, name: str) -> None:
+def _write_table(table: pl.DataFrame, folder: Path, name: str) -> None:
     """Write a table as Parquet, and without lists and tracebacks as CSV."""
     write_table(folder / f"{name}.parquet", table)
     path = folder / f"{name}.csv"

@@ -11,8 +11,7 @@ from matplotlib.path import Path as Outline
 
 from flaxformer.report import phrasing
 from flaxformer.report.colours import COLOURS, GREY
-from flaxformer.report.curves_figure import add_legend
-from flaxformer.report.drawing import COLUMN, SMALL, add_hover_text, draw_interval, style_of
+from flaxformer.report.drawing import COLUMN, SMALL, add_hover_text, add_legend, draw_interval, draw_panels, style_of
 from flaxformer.report.heads import HeadGrid
 from flaxformer.statistics.estimates import Estimate
 
@@ -34,11 +33,8 @@ def heads_figure(grids: Sequence[HeadGrid], width: float = COLUMN) -> Figure | N
     columns = 1 if width == COLUMN else min(len(grids), 2)
     rows = -(-len(grids) // columns)
     tallest = max(len(grid.layers) for grid in grids)
-    figure = Figure(figsize=(width, rows * (0.55 + 0.3 * tallest)), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for ax in panels.flat[len(grids) :]:
-        ax.remove()
-    for index, (ax, grid) in enumerate(zip(panels.flat, grids, strict=False)):
+    figure, panels = draw_panels(len(grids), columns, width, rows * (0.55 + 0.3 * tallest))
+    for index, (ax, grid) in enumerate(zip(panels, grids, strict=True)):
         _draw_grid(ax, grid)
         is_last = index + columns >= len(grids)
         ax.set_xlabel(("head, ranked in each seed" if grid.is_ranked else "head") if is_last else "")
@@ -162,8 +158,7 @@ def lens_figure(curves: Mapping[str, Sequence[Estimate]], unit: str, width: floa
     shown = dict(list(curves.items())[:MOST_ARMS])
     if not shown:
         return None
-    figure = Figure(figsize=(width, 1.9 if width == COLUMN else 2.4), layout="constrained")
-    ax = figure.subplots()
+    figure, [ax] = draw_panels(1, 1, width, 1.9 if width == COLUMN else 2.4)
     for index, (name, points) in enumerate(shown.items()):
         style = style_of(index)
         ax.plot(range(len(points)), [point.mean for point in points], color=style.colour, ls=style.dashes, label=name)
@@ -175,5 +170,5 @@ def lens_figure(curves: Mapping[str, Sequence[Estimate]], unit: str, width: floa
     ax.set_ylabel(f"loss ({unit})" if unit else "loss")
     ax.grid(axis="y")
     if len(shown) > 1:
-        add_legend(figure, [ax], list(shown), "", max(1, int(width * 16 / (8 + max(map(len, shown))))))
+        add_legend(figure, [ax], list(shown))
     return figure

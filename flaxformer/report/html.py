@@ -1,17 +1,28 @@
-"""HTML pages that stand alone: nothing is fetched, they read without JavaScript, on a phone, a screen and paper.
+"""A report as an HTML page, and the parts of such pages.
 
-The one script of a page sorts and filters its tables. The styles and the script are in page.css and page.js beside this
-file.
+They stand alone: nothing is fetched, and they read without JavaScript, on a phone, a screen and paper. The one script
+of a page sorts and filters its tables. The styles and the script are in page.css and page.js beside this file.
 """
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
 
 from flaxformer.report.colours import DARK, PAGE_COLOURS
-from flaxformer.report.table import Table
+from flaxformer.report.sections import (
+    Bullets,
+    Code,
+    Definitions,
+    Figure,
+    Folded,
+    Paragraph,
+    Part,
+    ReportSection,
+    StudyReport,
+)
+from flaxformer.report.table import ItemTable, Table
 from flaxformer.system.files import digest_of
 from flaxformer.system.wording import printable
 
@@ -182,3 +193,54 @@ def _inline(svg: str, name: str, description: str) -> str:
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda match: f"var({_variable(match[0])}, {match[0]})", svg)
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
+
+
+def render(document: StudyReport, drawn: Mapping[str, PageFigure]) -> str:
+    """Return the page: question, answer, main figure and its table; then everything else.
+
+    Args:
+      document: the report.
+      drawn: its figures that have content, by their names.
+    """
+    return page(document.name, report_fragments(document, drawn))
+
+
+def report_fragments(
+    document: StudyReport, drawn: Mapping[str, PageFigure], titles: Collection[str] | None = None
+) -> list[str]:
+    """Return the heading, the answer and the sections as HTML, of all sections or of those with some titles."""
+    heading = [
+        f"<h1>{escape(document.question)}</h1>",
+        f'<p class="soft">{escape(document.name)} · {escape(document.about)}</p>',
+        f'<p class="answer {document.verdict}">{escape(document.answer)}</p>',
+    ]
+    sections = [shown for shown in document.sections if titles is None or shown.title in titles]
+    return [*heading, *(_section(shown, drawn) for shown in sections)]
+
+
+def _section(shown: ReportSection, drawn: Mapping[str, PageFigure]) -> str:
+    body = "".join(_part(part, shown.title, drawn) for part in shown.parts if "page" in part.on)
+    return section(shown.title, body) if shown.title else body
+
+
+def _part(part: Part, title: str, drawn: Mapping[str, PageFigure]) -> str:
+    """A part under the title of its section; empty without content."""
+    match part:
+        case Paragraph(text, style=style):
+            return paragraph(text, style)
+        case Bullets(texts):
+            return bullet_list(texts)
+        case Definitions(texts):
+            return definition_list(texts)
+        case Code(text, is_wrapped):
+            return code(text, is_wrapped)
+        case Figure(name, caption=caption, describe=describe):
+            return figure(drawn[name], name, caption, describe()) if name in drawn else ""
+        case Folded(summary, inner):
+            body = _part(inner, title, drawn)
+            return details(summary, body) if body else ""
+        case Table() | ItemTable():
+            shown = part.in_form("page")
+            heading = f"<h3>{escape(shown.title)}</h3>" if shown.title != title else ""
+            return f"{heading}{table(shown)}" if shown.rows else ""
+    raise NotImplementedError(f"{type(part).__name__} on a page")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.report import html, provenance_text, verdicts
+from flaxformer.report.files import write
 from flaxformer.report.job import JobResults, is_job, read_job, write_job_report
 from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
-from flaxformer.report.write import report_path, write
 from flaxformer.store import job_log
 from flaxformer.store.line_forms import LAUNCHES
 from flaxformer.store.places import REPORT, RUNGS
@@ -104,7 +104,7 @@ def _entry(store: Store, name: str, analyse: Callable[[Store], Analysis]) -> Ent
     try:
         analysis = analyse(store)
     except UserError as error:
-        return Entry(report_path(store), name, "", str(error), "", "", "")
+        return Entry(store.root / REPORT, name, "", str(error), "", "", "")
     study = analysis.study
     if study.kind == "probe":
         measured = [quantity.estimate.n for quantity in analysis.quantities]
@@ -117,7 +117,7 @@ def _entry(store: Store, name: str, analyse: Callable[[Store], Analysis]) -> Ent
         runs = f"{done} of {runs}, {total - done} missing"
     answer = verdicts.verdict(analysis) if done else "No results yet."
     date = provenance_text.last_date(read_lines(store.root / LAUNCHES))
-    return Entry(report_path(store), name, study.question, answer, seeds, runs, date)
+    return Entry(store.root / REPORT, name, study.question, answer, seeds, runs, date)
 
 
 def index_table(folder: Path, listed: Sequence[Entry]) -> str:

@@ -17,6 +17,7 @@ from flaxformer.report.table import PAGE, Table
 from flaxformer.report.texts import write_printable
 from flaxformer.store import job_log
 from flaxformer.store.job_log import LogLine
+from flaxformer.store.places import REPORT
 from flaxformer.system.digests import DamagedError, JsonObject, read_document
 from flaxformer.system.errors import UserError, quote
 from flaxformer.system.links import check_file, check_places, output_folder
@@ -25,7 +26,7 @@ from flaxformer.system.wording import count_of, duration, with_prefix
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-CONFIG, PAGE_NAME = "config.json", "report.html"
+CONFIG = "config.json"
 METRIC = "validation_loss"
 MOST_SAMPLES, MOST_EVALUATIONS = 6, 40
 """Largest numbers of samples and of evaluations that the page shows; the log has all."""
@@ -161,13 +162,13 @@ def read_job(folder: Path) -> JobResults:
 
 def write_job_report(folder: Path) -> JobResults:
     """Write the page and figures of a training job; return its results."""
-    from flaxformer.report import figures, page  # here, since importing matplotlib takes a third of a second
+    from flaxformer.report import figures, html  # here, since importing matplotlib takes a third of a second
 
-    check_places(output_folder(folder), [CONFIG, job_log.NAME, PAGE_NAME], {"figures": 0})
+    check_places(output_folder(folder), [CONFIG, job_log.NAME, REPORT], {"figures": 0})
     job = read_job(folder)
     document = job_document(job)
     drawn = figures.draw((part for part in document.parts if isinstance(part, Figure)), folder / "figures")
-    write_printable(folder / PAGE_NAME, page.render(document, drawn))
+    write_printable(folder / REPORT, html.render(document, drawn))
     return job
 
 

@@ -24,8 +24,7 @@ from flaxformer.report import html
 from flaxformer.report.numbers import round_digits
 from flaxformer.report.shown import ShownList
 from flaxformer.report.table import EVERYWHERE, ItemTable, TableColumn, number, words
-from flaxformer.study.kept_trials import parse_labels
-from flaxformer.study.weights_source import WeightsSource, find_weights, read_model
+from flaxformer.study.weights_source import WeightsSource, find_weights, parse_labels, read_model
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import printable
 from flaxformer.tasks.masked import MaskedText

@@ -5,7 +5,6 @@ import statistics
 
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.judging import key_of
 from flaxformer.report import phrasing
 from flaxformer.report.numbers import number
 from flaxformer.report.table import NOT_IN_PAPER, Table
@@ -31,22 +30,13 @@ def by_trial(analysis: Analysis) -> dict[str, dict[str, float]]:
 
 def table(analysis: Analysis) -> Table:
     """The mean of every measured number of every arm, with its interval over the seeds; maps have a figure instead."""
-    numbers, trials = by_trial(analysis), _trials_by_arm(analysis)
-    rows = []
+    numbers, rows = by_trial(analysis), []
     for arm in analysis.arms if numbers else ():
-        per_seed = [numbers.get(trial, {}) for trial in trials[key_of(arm.labels)]]
+        per_seed = [numbers.get(analysis.results.trials[place], {}) for place in arm.places]
         for name in dict.fromkeys(name for values in per_seed for name in values if not MAP.fullmatch(name)):
             rows.append([*arm.labels.values(), name, *_cells(arm, name, per_seed)])
     header = [*analysis.axes, "number", "mean [95 %]", "sd", "seeds"]
     return Table(TITLE, header, rows, len(analysis.axes) + 1, on=NOT_IN_PAPER)
-
-
-def _trials_by_arm(analysis: Analysis) -> dict[str, list[str]]:
-    """The names of the declared trials by the labels of their arm."""
-    by_arm: dict[str, list[str]] = {}
-    for trial in analysis.study.trials:
-        by_arm.setdefault(key_of(trial.labels), []).append(trial.trial)
-    return by_arm
 
 
 def _cells(arm: ArmSummary, name: str, per_seed: list[dict[str, float]]) -> list[str]:
@@ -75,10 +65,11 @@ def remark(analysis: Analysis) -> str:
 
 def without_value(analysis: Analysis) -> list[WithoutValue]:
     """The seeds at which a measured number of an arm is not finite."""
-    numbers, trials, gaps = by_trial(analysis), _trials_by_arm(analysis), []
+    numbers, gaps = by_trial(analysis), []
     seeds = {trial.trial: trial.seed for trial in analysis.study.trials}
     for arm in analysis.arms if numbers else ():
-        of_arm = {trial: numbers[trial] for trial in trials[key_of(arm.labels)] if trial in numbers}
+        trials = [analysis.results.trials[place] for place in arm.places]
+        of_arm = {trial: numbers[trial] for trial in trials if trial in numbers}
         for name in dict.fromkeys(name for values in of_arm.values() for name in values if not MAP.fullmatch(name)):
             lost = [trial for trial, values in of_arm.items() if name in values and finite(values[name]) is None]
             at, declared = tuple(seeds[trial] for trial in lost), len(analysis.study.seeds)

@@ -4,8 +4,6 @@ import math
 import re
 from collections.abc import Sequence
 
-from flaxformer.system.wording import duration as duration  # also part of this module
-
 SIGNIFICANT = 4
 """Significant digits of a number of unknown uncertainty."""
 MOST = 7

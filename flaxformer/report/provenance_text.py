@@ -8,7 +8,6 @@ from pathlib import Path
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.claim_history import seeds_in_words
 from flaxformer.analysis.declaration_limits import verification
-from flaxformer.report.numbers import duration
 from flaxformer.report.sections import Bullets, Code, Folded, Paragraph, Part
 from flaxformer.report.table import MOST_ROWS, PAGE
 from flaxformer.store.declaration_log import DeclarationLog
@@ -17,7 +16,7 @@ from flaxformer.store.log_entries import Replication, Verification
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.json_differences import differences
 from flaxformer.system.user_code.changes import CodeChange
-from flaxformer.system.wording import count_of
+from flaxformer.system.wording import count_of, duration
 
 SHOWN = 5
 """Number of commands that are shown, the last ones."""

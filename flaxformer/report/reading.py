@@ -5,6 +5,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -12,21 +13,116 @@ from flaxformer.analysis.analysis import Analysis, ArmSummary, analyse_to_show
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.analysis.scaling_analysis import ScalingAnalysis
 from flaxformer.model.weights import Transformer
-from flaxformer.report import files, short, shown, tables
+from flaxformer.report import files, phrasing, shown, tables, terminal
+from flaxformer.report.colours import COLOURS
 from flaxformer.report.document import document
-from flaxformer.report.loaded_model import load
-from flaxformer.report.run_results import RunResults, run_of
+from flaxformer.report.loaded_model import LoadedModel, load
+from flaxformer.report.numbers import number
+from flaxformer.report.sections import Definitions, Figure, ReportSection, StudyReport
 from flaxformer.report.shown import ShownList
 from flaxformer.store import remote
+from flaxformer.store.declaration import Declaration
 from flaxformer.store.line_forms import LAUNCHES, command_words
+from flaxformer.store.places import REPORT
+from flaxformer.store.rows import CURVE, Row
 from flaxformer.store.store import Store, read_lines
-from flaxformer.study.kept_trials import kept_weights_folder
+from flaxformer.study.divergence import on_validation
+from flaxformer.study.weights_source import kept_weights_folder, trial_name
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
 from flaxformer.system.objects import url_of
 from flaxformer.system.python_files import near_names, siblings
-from flaxformer.system.wording import join_words
+from flaxformer.system.wording import count_of, duration, join_words, printable, with_prefix
 from flaxformer.training.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class RunResults:
+    """Results of one run.
+
+    store: the study's folder.
+    labels: level of each axis of its arm.
+    row: its results, by name: `row["validation_loss"]`, `row["validation_loss_curve"]`.
+    """
+
+    store: Store
+    labels: Mapping[str, str]
+    row: Row
+
+    @functools.cached_property
+    def model(self) -> LoadedModel:
+        """Its kept weights, with config and tokenizer.
+
+        Raises:
+          UserError: none were kept; or the code of its classes is needed (see `load`, which may trust it).
+        """
+        return load(self.store.root, self.labels, seed=self.row.seed)
+
+    def __repr__(self) -> str:
+        lines = [self._title, *(f"  {name}: {value}" for name, value in self._facts if value)]
+        return printable("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        return shown.notebook(
+            StudyReport(
+                name=self._study.name,
+                question=self._title,
+                about=self.row.trial,
+                answer=self._score,
+                verdict="",
+                sections=[
+                    ReportSection("Learning curves", [self._curve]),
+                    ReportSection("", [Definitions(self._facts)]),
+                ],
+            )
+        )
+
+    @property
+    def _study(self) -> Declaration:
+        return self.store.declaration
+
+    @property
+    def _title(self) -> str:
+        return f"{phrasing.labels(dict(self.labels)) or 'baseline'}, seed {self.row.seed}: {self.row.status}"
+
+    @property
+    def _score(self) -> str:
+        return f"{phrasing.metric(self._study)} {number(self.row.get(self._study.metric))}"
+
+    @property
+    def _facts(self) -> list[tuple[str, str]]:
+        """Scores and cost, by name."""
+        row = self.row
+        facts = [
+            (name.replace("_", " "), number(value)) for name, value in row.metrics.items() if not name.endswith("_se")
+        ]
+        facts += [("diverged at step", str(row.diverged_at or "")), ("cause", row.cause or "")]
+        if row.parameters is not None and row.flops is not None:
+            facts += [("size", count_of(row.parameters, "parameter")), ("training", with_prefix(row.flops, "FLOP"))]
+        return [*facts, ("time", duration(row.seconds) if row.seconds else ""), ("device", row.device or "")]
+
+    @property
+    def _curve(self) -> Figure:
+        """The metric during training."""
+        metric = on_validation(self._study.metric)
+        curve = list(self.row.get(f"{metric}{CURVE}") or [])
+        steps = self.row.evaluated_at or ()
+
+        def draw(width: float) -> "Drawing":
+            from matplotlib.figure import Figure as Drawing
+
+            figure = Drawing(figsize=(width, 2.4), layout="constrained")
+            ax = figure.subplots()
+            ax.plot(steps, curve, color=COLOURS[0], marker="o", ms=2.6)
+            ax.set(xlabel="step", ylabel=phrasing.metric(self._study))
+            return figure
+
+        return Figure(
+            "curve", draw, "During training.", lambda: f"From {number(curve[0])} to {number(curve[-1])}.", bool(curve)
+        )
 
 
 class StudyResults:
@@ -51,8 +147,8 @@ class StudyResults:
 
     def __repr__(self) -> str:
         overrides = overrides_of(read_lines(self.store.root / LAUNCHES))
-        lines = [shown.text(lambda console: short.show_answer(console, self.analysis, overrides))]
-        page = self.store.root / "report.html"
+        lines = [shown.text(lambda console: terminal.show_answer(console, self.analysis, overrides))]
+        page = self.store.root / REPORT
         return "\n".join([*lines, *([f"Report: {page}"] if page.exists() else [])])
 
     def _repr_html_(self) -> str:
@@ -72,7 +168,7 @@ class StudyResults:
     def claims(self) -> ShownList[JudgedClaim]:
         """Every claim with its differences per seed and its verdict."""
         return ShownList(
-            self.analysis.claims, tables.claims(self.analysis), lambda claim: short.claim_line(claim, True)
+            self.analysis.claims, tables.claims(self.analysis), lambda claim: terminal.claim_line(claim, True)
         )
 
     @property
@@ -90,7 +186,11 @@ class StudyResults:
         Raises:
           UserError: no arm or several arms have these labels, the study has no such seed, or the run has no results.
         """
-        return run_of(self.store, labels or {}, seed)
+        trial = trial_name(self.store.declaration, labels or {}, seed)
+        row = self.store.rows().get(trial)
+        if row is None:
+            raise UserError(f"{self.store.root} has no results of {trial}; expected a run that has ended")
+        return RunResults(self.store, row.labels, row)
 
     def weights_folder(self, labels: Mapping[str, str] | None = None, seed: int | None = None) -> Path:
         """Return the folder of the kept weights of one trial, for `flaxformer generate` and `Checkpoints`.

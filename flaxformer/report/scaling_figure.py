@@ -11,15 +11,17 @@ from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.joint_fit import JointFit, JointPoint
 from flaxformer.analysis.scaling_fit import FARTHEST, ScalingFit
 from flaxformer.report import numbers, phrasing, scaling_text
-from flaxformer.report.curves_figure import add_legend
 from flaxformer.report.drawing import (
     COLUMN,
     Dashes,
     LineStyle,
     add_hover_text,
+    add_legend,
     draw_interval,
+    draw_panels,
     draw_references,
     has_wide_range,
+    legend_height,
     set_log_scale,
     style_of,
 )
@@ -43,10 +45,8 @@ def scaling_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
         return None
     names = [phrasing.arm(fit.labels) for fit in shown]
     has_legend = len(names) > 1
-    across = min(len(names), max(1, int(width * 16 / (8 + max(map(len, names))))))
-    legend = 0.13 * -(-len(names) // across) + 0.1 if has_legend else 0.0
-    figure = Figure(figsize=(width, (2.2 if width == COLUMN else 2.9) + legend), layout="constrained")
-    ax = figure.subplots()
+    legend = legend_height(names, width) + 0.1 if has_legend else 0.0
+    figure, [ax] = draw_panels(1, 1, width, (2.2 if width == COLUMN else 2.9) + legend)
     largest = FARTHEST * max(point.size for fit in shown for point in fit.points)
     values: list[float] = []
     for i, (fit, name) in enumerate(zip(shown, names, strict=True)):
@@ -64,7 +64,7 @@ def scaling_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None:
     ax.set_ylabel(phrasing.metric(analysis.study))
     ax.grid(axis="both")
     if has_legend:
-        add_legend(figure, [ax], names, "", across)
+        add_legend(figure, [ax], names)
     return figure
 
 
@@ -118,14 +118,10 @@ def joint_law_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None
         return None
     names = _names(shown)
     columns = min(len(shown), 2)
-    lines, across = -(-len(shown) // columns), max(1, int(width * 16 / (8 + max(map(len, names)))))
-    height = (1.7 if width == COLUMN else 2.3) * lines + 0.13 * -(-len(names) // across) + 0.2
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
-    for ax in axes[len(shown) :]:
-        ax.remove()
-    values = [value for ax, fit in zip(axes, shown, strict=False) for value in _draw(ax, fit, names)]
-    for i, (ax, fit) in enumerate(zip(axes, shown, strict=False)):
+    height = (1.7 if width == COLUMN else 2.3) * -(-len(shown) // columns) + legend_height(names, width) + 0.2
+    figure, axes = draw_panels(len(shown), columns, width, height, sharex=True, sharey=True)
+    values = [value for ax, fit in zip(axes, shown, strict=True) for value in _draw(ax, fit, names)]
+    for i, (ax, fit) in enumerate(zip(axes, shown, strict=True)):
         set_log_scale(ax, "x", text=scaling_text.size)
         if has_wide_range(values, 10.0):
             set_log_scale(ax, "y")
@@ -133,7 +129,7 @@ def joint_law_figure(analysis: Analysis, width: float = COLUMN) -> Figure | None
         ax.set_xlabel(VARIABLE_NAMES["tokens"] if i + columns >= len(shown) else "")
         ax.set_ylabel(phrasing.metric(analysis.study) if i % columns == 0 else "")
         ax.grid(axis="both")
-    add_legend(figure, axes[: len(shown)], names, "", across)
+    add_legend(figure, axes, names)
     return figure
 
 

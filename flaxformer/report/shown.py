@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from rich.console import Console
 from rich.text import Text
 
-from flaxformer.report import figures, html, page
+from flaxformer.report import figures, html
 from flaxformer.report.sections import Figure, StudyReport
 from flaxformer.report.table import Item, ItemTable
 from flaxformer.report.width import fit_width, shorten_cells
@@ -46,7 +46,7 @@ def notebook(document: StudyReport) -> str:
     drawn = figures.draw_for_notebook(
         part for section in sections for part in section.parts if isinstance(part, Figure)
     )
-    return html.fragment(page.fragments(document, drawn, SECTIONS))
+    return html.fragment(html.report_fragments(document, drawn, SECTIONS))
 
 
 class ShownList(list[Item]):

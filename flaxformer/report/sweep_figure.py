@@ -9,14 +9,16 @@ from matplotlib.figure import Figure
 from flaxformer.analysis.analysis import Analysis
 from flaxformer.analysis.sweep import Sweep, SweepLine, SweepPoint
 from flaxformer.report import numbers, phrasing
-from flaxformer.report.curves_figure import add_legend
 from flaxformer.report.drawing import (
     COLUMN,
     LineStyle,
     add_hover_text,
+    add_legend,
     draw_interval,
+    draw_panels,
     draw_references,
     has_wide_range,
+    legend_height,
     set_log_scale,
     style_of,
 )
@@ -45,23 +47,17 @@ def sweep_figure(analysis: Analysis, sweep: Sweep, width: float = COLUMN) -> Fig
         return None
     names = [phrasing.labels(line.labels) for line in sweep.lines]
     has_legend = 1 < len(names) <= MOST_NAMED
-    across = min(len(names), max(1, int(width * 16 / (8 + max(map(len, names))))))
     panels = _rising_together(sweep)
     columns = 1 if width == COLUMN else min(len(panels), 2)
-    rows = -(-len(panels) // columns)
-    legend = 0.13 * -(-len(names) // across) + 0.1 if has_legend else 0.0
-    height = rows * (2.2 if width == COLUMN else 2.9)
-    figure = Figure(figsize=(width, height + legend), layout="constrained")
-    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    shown = list(grid.flat[: len(panels)])
-    for ax in grid.flat[len(panels) :]:
-        ax.remove()
+    legend = legend_height(names, width) + 0.1 if has_legend else 0.0
+    height = -(-len(panels) // columns) * (2.2 if width == COLUMN else 2.9)
+    figure, shown = draw_panels(len(panels), columns, width, height + legend, sharey=True)
     for i, (ax, (first, *further)) in enumerate(zip(shown, panels, strict=True)):
         _draw_panel(analysis, ax, sweep, first, is_joined=len(panels) == 1)
         ax.set_xlabel(f"{first}, with {join_words(further)}" if further else first)
         ax.set_ylabel(phrasing.metric(analysis.study) if i % columns == 0 else "")
     if has_legend:
-        add_legend(figure, shown, names, "", across)
+        add_legend(figure, shown, names)
     return figure
 
 

@@ -10,10 +10,10 @@ from flaxformer.analysis.arms import ArmSummary
 from flaxformer.analysis.claim_history import changes
 from flaxformer.analysis.explore import Exploration
 from flaxformer.analysis.judging import JudgedClaim
+from flaxformer.analysis.noise import SeedVariance, seed_variances
 from flaxformer.analysis.sweep import SweepLine
-from flaxformer.analysis.variance import SeedVariance, seed_variances
 from flaxformer.report import numbers, phrasing, provenance_text, verdicts
-from flaxformer.report.cost_tables import brief_costs
+from flaxformer.report.costs import brief_costs
 from flaxformer.report.estimates import estimate_columns, estimate_values, interval_text
 from flaxformer.report.numbers import p_value, round_digits
 from flaxformer.report.table import (

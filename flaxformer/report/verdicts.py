@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from flaxformer.analysis.analysis import Analysis
-from flaxformer.analysis.claim_context import SimpleEffect
-from flaxformer.analysis.judging import JudgedClaim
+from flaxformer.analysis.judging import JudgedClaim, SimpleEffect
 from flaxformer.analysis.sweep import Sweep
 from flaxformer.report import costs, numbers, phrasing
 from flaxformer.report.numbers import number, p_value

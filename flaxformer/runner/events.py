@@ -1,11 +1,14 @@
 """Events of training, of the runs of a study and of a single run."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from flaxformer.store.rows import Row
 from flaxformer.targets.part_costs import PartCost
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,3 +134,15 @@ Event = (
     | Profiled
     | Finished
 )
+
+
+class EventsWithResult(Generic[T]):
+    """Events of a generator, and what it returns: `result`, once all of them were taken."""
+
+    result: T
+
+    def __init__(self, events: Generator[Event, None, T]) -> None:
+        self.events = events
+
+    def __iter__(self) -> Iterator[Event]:
+        self.result = yield from self.events

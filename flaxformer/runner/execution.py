@@ -3,17 +3,21 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Literal
 
 import jax
 
 from flaxformer.devices.sharding import Devices
 from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting, platform, using
-from flaxformer.store.weights import WeightsToKeep, check_weights_to_keep
+from flaxformer.store.places import WeightsToKeep, check_weights_to_keep
 from flaxformer.system.errors import UserError
+from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.wording import count_of
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.profile import ProfiledSteps
+
+OnError = Literal["continue", "stop"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,9 +40,13 @@ class Execution:
       diagnostics: at every evaluation, also record `diagnostics.summary` of the next step's batch.
       profile: steps of the first program that are profiled: a number of them, or FIRST:COUNT (`training.profile`).
       keep: weights of each trial to keep: "final", "best", or "all" evaluated steps; by default, as the study says.
+      retry_failed: train again, once, what failed before.
+      on_error: "stop" to end after the first run that fails.
+      on_code_change: what to do with results whose user code, or what it read, has changed since: "refuse" to run,
+        "keep" them, or "retrain", which sets them aside.
 
     Raises:
-      UserError: a number below 1, or `exact` together with a setting that is not exact.
+      UserError: a number below 1, an unknown choice, or `exact` together with a setting that is not exact.
     """
 
     output: Path | None = None
@@ -53,6 +61,9 @@ class Execution:
     diagnostics: bool = False
     keep: WeightsToKeep | None = None
     profile: str | None = None
+    retry_failed: bool = False
+    on_error: OnError = "continue"
+    on_code_change: OnCodeChange = "refuse"
 
     def __post_init__(self) -> None:
         for name in ("devices", "group_size", "chunk_steps"):
@@ -62,6 +73,8 @@ class Execution:
         if not 0 <= self.save_minutes < math.inf:
             raise UserError(f"save_minutes is {self.save_minutes}; expected minutes, or 0 for never")
         check_weights_to_keep(self.keep)
+        if self.on_error not in ("continue", "stop"):
+            raise UserError(f"on_error is '{self.on_error}'; expected continue or stop")
         using(self.formulations)
         if self.profile is not None:
             ProfiledSteps.parse(self.profile)

@@ -23,10 +23,9 @@ from flaxformer.devices import distributed
 from flaxformer.model.weights import Transformer
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.partial_runs import CodeByArm
-from flaxformer.store.checks import is_finished
-from flaxformer.store.places import SUPERSEDED
+from flaxformer.store.places import SUPERSEDED, WeightsToKeep, weights_folder
+from flaxformer.store.rows import is_finished
 from flaxformer.store.store import Store
-from flaxformer.store.weights import WeightsToKeep, weights_folder
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.divergence import on_validation

@@ -7,7 +7,6 @@ import math
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal
 
 from flaxformer.runner import partial_runs
 from flaxformer.runner.events import Event, Finished, Message
@@ -26,11 +25,10 @@ from flaxformer.runner.remaining import (
 )
 from flaxformer.runner.stages import check_alone, plan_of, stages
 from flaxformer.store import declarations
-from flaxformer.store.checks import is_finished
 from flaxformer.store.leases import Leases
 from flaxformer.store.provenance import provenance
 from flaxformer.store.repair import repair
-from flaxformer.store.rows import Row
+from flaxformer.store.rows import Row, is_finished
 from flaxformer.store.store import LOCK_PATIENCE, Store, check_file_name
 from flaxformer.study.arm import Trial
 from flaxformer.study.claim import Claim
@@ -39,42 +37,19 @@ from flaxformer.study.divergence import CountedRow
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.probe import check_quantities
 from flaxformer.study.program_groups import ProgramGroup
-from flaxformer.study.user_functions import calling, numbers
+from flaxformer.study.user_functions import numbers_of
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.errors import UserError
 from flaxformer.system.files import refresh
 from flaxformer.system.user_code import copy_sources, path_of_copy, read_records, user_modules
-from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.wording import count_of
 
-__all__ = ["OnError", "check_recipes", "declare", "missing", "plan_of", "run", "run_plan", "store_of"]
+__all__ = ["check_recipes", "declare", "missing", "plan_of", "run_plan", "store_of"]
 
 POLL = 1.0
 """Seconds between two checks of the leases of other processes, while there is nothing else to do."""
-OnError = Literal["continue", "stop"]
 
 
-def run(
-    study: Study,
-    execution: Execution,
-    only: Collection[str] | None = None,
-    retry_failed: bool = False,
-    on_error: OnError = "continue",
-    on_code_change: OnCodeChange = "refuse",
-) -> Iterator[Event]:
-    """Train every trial of a study without a result; see `run_plan`."""
-    plan = plan_of(study, execution)
-    return run_plan(plan, execution, only, retry_failed, on_error, on_code_change)
-
-
-def run_plan(
-    plan: StudyPlan,
-    execution: Execution,
-    only: Collection[str] | None = None,
-    retry_failed: bool = False,
-    on_error: OnError = "continue",
-    on_code_change: OnCodeChange = "refuse",
-) -> Iterator[Event]:
+def run_plan(plan: StudyPlan, execution: Execution, only: Collection[str] | None = None) -> Iterator[Event]:
     """Train every trial without a result; each finished run is on disk before its event is yielded.
 
     Any number of processes may do so in one folder: each group is trained by the one that holds its lease. A process
@@ -85,37 +60,23 @@ def run_plan(
       plan: that of the study to run (`stages.plan_of`).
       execution: how.
       only: names of trials; no others are trained or waited for.
-      retry_failed: train again, once, what failed before.
-      on_error: "stop" to end after the first run that fails.
-      on_code_change: what to do with results whose user code, or what it read, has changed since: "refuse" to run,
-        "keep" them, or "retrain", which sets them aside.
 
     Raises:
       UserError: another process holds the folder for too long, or it has results of another recipe or of other code;
         or `only` is given for a study with stages.
     """
-    if on_error not in ("continue", "stop"):
-        raise UserError(f"on_error is '{on_error}'; expected continue or stop")
     if only is not None:
         check_alone(plan, "trials that are chosen by name")
-    stop = on_error == "stop"
 
     def events() -> Iterator[Event]:
-        for stage, where in stages(plan, execution, retry_failed, stop, on_code_change):
-            yield from _run_stage(stage, where, only, retry_failed, stop, on_code_change)
+        for stage, where in stages(plan, execution):
+            yield from _run_stage(stage, where, only)
 
     return on_all_processes(plan, execution, events())
 
 
-def _run_stage(
-    plan: StudyPlan,
-    execution: Execution,
-    only: Collection[str] | None,
-    retry_failed: bool,
-    stop: bool,
-    on_code_change: OnCodeChange,
-) -> Iterator[Event]:
-    """Train a study without stages; see `run`."""
+def _run_stage(plan: StudyPlan, execution: Execution, only: Collection[str] | None) -> Iterator[Event]:
+    """Train a study without stages; see `run_plan`."""
     study, declared, share = plan.study, plan.declaration, selected_groups(plan, only)
     store = Store(store_of(study, execution).root, worker=secrets.token_hex(6))
     execution = dataclasses.replace(execution, output=store.root)
@@ -123,7 +84,7 @@ def _run_stage(
     for group in share:
         check_file_name(group.name)
     with store.locked(LOCK_PATIENCE):
-        entry = declarations.declare(store, declared, on_code_change, study.file).declaration
+        entry = declarations.declare(store, declared, execution.on_code_change, study.file).declaration
         repair(store)
         launch["code"] = copy_sources(store.root / "code", user_modules(study.file))
         store.record_launch(launch)
@@ -136,8 +97,8 @@ def _run_stage(
     fingerprints = declared.fingerprints
     share = [dataclasses.replace(group, initial_weights=declared.initial_weights) for group in share]
     with read_records.recording(store.root, study.file), Leases(store.leases) as leases:
-        worker = _Worker(store, leases, share, fingerprints, entry, retry_failed)
-        yield from worker.work(execution, keep, alone=only is not None, stop=stop)
+        worker = _Worker(store, leases, share, fingerprints, entry, execution.retry_failed)
+        yield from worker.work(execution, keep, alone=only is not None)
         worker.settle()
         if study.derive is not None:
             with store.locked(LOCK_PATIENCE):
@@ -197,7 +158,7 @@ class _Worker:
         self.left[group.name] = len(remaining[0].trials)
         return remaining[0]
 
-    def work(self, execution: Execution, keep: Keep | None, alone: bool, stop: bool) -> Iterator[Event]:
+    def work(self, execution: Execution, keep: Keep | None, alone: bool) -> Iterator[Event]:
         """Train the trials that no other process holds, in rounds, until every trial has its row."""
         patience = None if not alone else time.monotonic() + self.leases.expiry + 2 * POLL
         while True:
@@ -211,7 +172,8 @@ class _Worker:
                     if isinstance(event, Finished):
                         event = self.write_finished(event)
                     yield event
-                    if stop and isinstance(event, Finished) and event.row.status == "failed":
+                    is_failed = isinstance(event, Finished) and event.row.status == "failed"
+                    if is_failed and execution.on_error == "stop":
                         yield Message("stopped after the first run that failed (--on-error stop)")
                         return
             if len(self.tried) > before:
@@ -288,10 +250,7 @@ def derive_numbers(study: Study, rows: Mapping[str, Row]) -> list[JsonObject]:
             continue
         if all(is_finished(row) and row.status != "stopped" for row in by_arm.values()):
             counted_rows = {arm: CountedRow.of(row) for arm, row in by_arm.items()}
-            where = f"at seed {seed}"
-            with calling("derive", where):
-                returned = study.derive(counted_rows)
-            values = numbers("derive", returned, where)
+            values = numbers_of(study.derive, [counted_rows], "derive", f"at seed {seed}")
             check_quantities([claim for claim in study.claims if isinstance(claim, Claim)], values)
             if any(row.metrics.unscored for row in counted_rows.values()):
                 values = dict.fromkeys(values, math.nan)

@@ -8,7 +8,7 @@ from flaxformer.store.declarations import declare
 from flaxformer.store.repair import repair
 from flaxformer.store.store import Store
 from flaxformer.study.probe import Probe, check_quantities
-from flaxformer.study.user_functions import calling, numbers
+from flaxformer.study.user_functions import numbers_of
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.user_code import read_records
 from flaxformer.system.user_code.changes import OnCodeChange
@@ -34,10 +34,7 @@ def run_probe(probe: Probe, store: Store, on_code_change: OnCodeChange = "refuse
             if seed in done:
                 continue
             began = time.perf_counter()
-            where = f"at seed {seed}"
-            with calling("measure", where):
-                returned = probe.measure(seed)
-            values = numbers("measure", returned, where)
+            values = numbers_of(probe.measure, [seed], "measure", f"at seed {seed}")
             check_quantities(probe.claims, values)
             seconds = time.perf_counter() - began
             identity = {"measured_by": declaration.measured_by, "declaration": declaration.declaration}

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from flaxformer.runner.stages import contradictions, programs, steps_of_rungs, survivors
 from flaxformer.runner.verification import differences
-from flaxformer.store.checks import is_finished
 from flaxformer.store.places import RUNGS
-from flaxformer.store.rows import Row
+from flaxformer.store.rows import Row, is_finished
 from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study

@@ -15,21 +15,18 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.remaining import declare, missing, store_of
 from flaxformer.store import records
-from flaxformer.store.checks import is_finished
 from flaxformer.store.declaration import Declaration
 from flaxformer.store.declarations import supersede
 from flaxformer.store.places import RUNGS
-from flaxformer.store.rows import Row
+from flaxformer.store.rows import Row, is_finished
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Study
-from flaxformer.study.divergence import score
-from flaxformer.study.halving import mean
+from flaxformer.study.divergence import mean_score
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.search import Point
 from flaxformer.study.suggest import Search, append_round, read_rounds, suggest
 from flaxformer.system.errors import UserError
-from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.wording import count_of
 
 Stage = tuple[StudyPlan, Execution]
@@ -77,26 +74,20 @@ def check_alone(plan: StudyPlan, what: str) -> None:
         raise UserError(f"study '{plan.study.name}' is trained in stages; expected one without, for {what}")
 
 
-def stages(
-    plan: StudyPlan,
-    execution: Execution,
-    retry_failed: bool = False,
-    stop_on_error: bool = False,
-    on_code_change: OnCodeChange = "refuse",
-) -> Iterator[Stage]:
+def stages(plan: StudyPlan, execution: Execution) -> Iterator[Stage]:
     """Yield the ordinary studies to train, each with its execution; a study without stages is its own only stage.
 
     Train each before asking for the next, which depends on its results. The stages end early where a stage is left
-    incomplete, or with `stop_on_error` has a failed run.
+    incomplete, or has a failed run after which the execution stops.
     """
     if plan.search is not None:
-        yield from _rounds(plan, plan.search, execution, stop_on_error)
+        yield from _rounds(plan, plan.search, execution)
         return
-    if plan.study.halving is None or (yield from _rungs(plan, execution, retry_failed, stop_on_error, on_code_change)):
+    if plan.study.halving is None or (yield from _rungs(plan, execution)):
         yield plan, execution
 
 
-def _rounds(plan: StudyPlan, search: Search, execution: Execution, stop_on_error: bool) -> Iterator[Stage]:
+def _rounds(plan: StudyPlan, search: Search, execution: Execution) -> Iterator[Stage]:
     """The study of the rounds so far, again and again; a round is recorded on disk before it is trained."""
     store = store_of(search, execution)
     while True:
@@ -106,7 +97,7 @@ def _rounds(plan: StudyPlan, search: Search, execution: Execution, stop_on_error
             if study.axes != plan.study.axes:
                 plan = StudyPlan(study, search)
             yield plan, execution
-            if not _is_complete(study, store.rows(), stop_on_error):
+            if not _is_complete(study, store.rows(), execution):
                 return
         if len(rounds) >= search.rounds:
             return
@@ -118,13 +109,11 @@ def _rounds(plan: StudyPlan, search: Search, execution: Execution, stop_on_error
                 append_round(search, store, len(rounds), points)
 
 
-def _rungs(
-    plan: StudyPlan, execution: Execution, retry_failed: bool, stop_on_error: bool, on_code_change: OnCodeChange
-) -> Generator[Stage, None, bool]:
+def _rungs(plan: StudyPlan, execution: Execution) -> Generator[Stage, None, bool]:
     """The study of each rung; after each, record the rows of the arms that stop there. Returns True if all complete."""
     study, store = plan.study, store_of(plan.study, execution)
-    declared = declare(plan, store, on_code_change)
-    if not missing(plan, store, retry_failed=retry_failed):
+    declared = declare(plan, store, execution.on_code_change)
+    if not missing(plan, store, retry_failed=execution.retry_failed):
         return True
     left = programs(plan)
     for until in steps_of_rungs(study):
@@ -135,7 +124,7 @@ def _rungs(
         inner = dataclasses.replace(execution, output=store.root / RUNGS / str(until), keep=None)
         yield stage_plan, inner
         rows = store_of(stage, inner).rows()
-        if not _is_complete(stage, rows, stop_on_error):
+        if not _is_complete(stage, rows, execution):
             return False
         stopped = []
         for program, arms in left.items():
@@ -147,10 +136,11 @@ def _rungs(
     return True
 
 
-def _is_complete(stage: Study, rows: Mapping[str, Row], stop_on_error: bool) -> bool:
+def _is_complete(stage: Study, rows: Mapping[str, Row], execution: Execution) -> bool:
     """True if every run of a stage has a row, and none failed if that is to end the training."""
     stage_rows = [rows.get(trial.name) for trial in stage.trials()]
-    return all(row is not None and not (stop_on_error and row.status == "failed") for row in stage_rows)
+    stops = execution.on_error == "stop"
+    return all(row is not None and not (stops and row.status == "failed") for row in stage_rows)
 
 
 def programs(plan: StudyPlan) -> dict[str, list[Arm]]:
@@ -178,9 +168,7 @@ def survivors(study: Study, arms: list[Arm], rows: Mapping[str, Row]) -> list[Ar
     An arm with a failed run or a score that is not finite does not.
     """
     assert study.halving is not None
-    scores = {
-        arm.name: mean([_score(rows[Trial(arm, seed).name], study.metric) for seed in study.seeds]) for arm in arms
-    }
+    scores = {arm.name: mean_score([rows[Trial(arm, seed).name] for seed in study.seeds], study.metric) for arm in arms}
     best = study.halving.best(scores, study.metric)
     return [arm for arm in arms if arm.name in best]
 
@@ -203,10 +191,6 @@ def contradictions(
         for arm, row in results
         if row is not None and is_finished(row) and (row.stopped_at == until) != (arm in stopped)
     }
-
-
-def _score(row: Row, metric: str) -> float | None:
-    return None if row.status == "failed" else score(row, metric)
 
 
 def _record_stopped(
@@ -256,15 +240,13 @@ def describe_stages(plan: StudyPlan, execution: Execution) -> Iterator[str]:
         )
 
 
-def remaining_work(
-    plan: StudyPlan, execution: Execution, only: Collection[str] | None = None, retry_failed: bool = False
-) -> tuple[int, int]:
+def remaining_work(plan: StudyPlan, execution: Execution, only: Collection[str] | None = None) -> tuple[int, int]:
     """Return the number of runs that are still to be trained, and of their steps, over all stages.
 
     `only` names the trials of a study without stages that count.
     """
     study, search, store = plan.study, plan.search, store_of(plan.study, execution)
-    todo = missing(plan, store, only, retry_failed)
+    todo = missing(plan, store, only, execution.retry_failed)
     if study.halving is None or not todo:
         work = [(len(group.trials), group.steps) for group in todo]
         if search is not None:

@@ -13,16 +13,15 @@ from typing import Any
 from flaxformer.checkpoint.steps import leaf_digests, step_numbers
 from flaxformer.checkpoint.weights import read_weights
 from flaxformer.store import trial_measurements
-from flaxformer.store.checks import is_finished
 from flaxformer.store.declaration import Declaration, DeclaredTrial
 from flaxformer.store.line_forms import MeasuringLaunch, TrialMeasurement
-from flaxformer.store.rows import is_reserved
+from flaxformer.store.places import WEIGHTS, weights_folder
+from flaxformer.store.rows import is_finished, is_reserved
 from flaxformer.store.store import Store
-from flaxformer.store.weights import WEIGHTS, weights_folder
 from flaxformer.study.copied_code import load_run
 from flaxformer.study.identity import measured_by
 from flaxformer.study.load import load_module
-from flaxformer.study.user_functions import calling, numbers
+from flaxformer.study.user_functions import numbers_of
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 from flaxformer.system.user_code import code_digests, read_records
@@ -100,9 +99,21 @@ def measure_trials(
             at = steps[trial.trial]
             if at is None:
                 continue
-            weights = _digest(weights_folder(store.root, trial.trial), at)
+            folder = weights_folder(store.root, trial.trial)
+            weights = _digest(folder, at)
             if (trial.trial, trial.fingerprint, weights) not in done:
-                measurement = _measure(store, function, launch, trial, at, weights, taken, trust_code)
+                values, seconds = _measure(function, trial, folder, at, taken, trust_code)
+                measurement = TrialMeasurement(
+                    function=name,
+                    measured_by=identity,
+                    step=step,
+                    trial=trial.trial,
+                    fingerprint=trial.fingerprint,
+                    weights=weights,
+                    at=at,
+                    seconds=seconds,
+                    values=values,
+                )
                 trial_measurements.append(store, measurement)
                 yield measurement
     if lacking:
@@ -125,41 +136,20 @@ def _identity(
 
 
 def _measure(
-    store: Store,
-    function: MeasureWeights,
-    launch: MeasuringLaunch,
-    trial: DeclaredTrial,
-    at: int,
-    weights: str,
-    taken: Mapping[str, str],
-    trust_code: bool,
-) -> TrialMeasurement:
-    """Measure one trial."""
-    folder = weights_folder(store.root, trial.trial)
+    function: MeasureWeights, trial: DeclaredTrial, folder: Path, at: int, taken: Mapping[str, str], trust_code: bool
+) -> tuple[dict[str, float], float]:
+    """Return the numbers of one trial by the weights of a step in a folder, and the seconds that they took."""
     run = load_run(folder, trust_code)
     params, began = read_weights(folder, run, at), time.perf_counter()
     arguments = (params, run, run.task.load())[: _count_arguments(function)]
     arm = ",".join(f"{axis}={level}" for axis, level in trial.labels.items())
     where = f"for {f'arm {arm}' if arm else 'the baseline'} at seed {trial.seed}"
-    with calling(function.__name__, where):
-        returned = function(*arguments)
-    values = numbers(function.__name__, returned, where)
+    values = numbers_of(function, arguments, function.__name__, where)
     for column in values:
         if column in taken or is_reserved(column):
             owner = taken.get(column, "the results")
             raise UserError(f"{function.__name__} returns '{column}', a column of {owner}; expected another name")
-    seconds = time.perf_counter() - began
-    return TrialMeasurement(
-        function=launch.function,
-        measured_by=launch.measured_by,
-        step=launch.step,
-        trial=trial.trial,
-        fingerprint=trial.fingerprint,
-        weights=weights,
-        at=at,
-        seconds=seconds,
-        values=values,
-    )
+    return values, time.perf_counter() - began
 
 
 def _taken_columns(

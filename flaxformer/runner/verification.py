@@ -16,9 +16,8 @@ from flaxformer.runner.events import Event, Finished
 from flaxformer.runner.execute import execute
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launch import derive_numbers
-from flaxformer.store.checks import is_finished
 from flaxformer.store.declaration import Declaration
-from flaxformer.store.rows import DIAGNOSTICS, Row
+from flaxformer.store.rows import DIAGNOSTICS, Row, is_finished
 from flaxformer.store.store import Store
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study

@@ -13,9 +13,8 @@ import numpy as np
 import polars as pl
 
 from flaxformer.store import records
-from flaxformer.store.checks import by_trial
 from flaxformer.store.records import POLARS_TYPES
-from flaxformer.store.rows import COLUMNS, Row
+from flaxformer.store.rows import COLUMNS, Row, by_trial
 from flaxformer.store.store import STATUSES, Store
 from flaxformer.system.digests import DamagedError, iterate_lines
 
@@ -40,24 +39,17 @@ def scalars(store: Store) -> pl.DataFrame:
     return _last_of_each(store, table)
 
 
-def read_scalars(store: Store, *names: str) -> pl.DataFrame:
-    """One row per trial: its name, its status, and these of `SCALARS`."""
-    wanted = {name: POLARS_TYPES[name] for name in dict.fromkeys(("trial", "status", *names))}
-    table = _read(store, lambda schema: {name: _cast(schema, name, kind) for name, kind in wanted.items()}, wanted)
+def read(store: Store, *names: str) -> pl.DataFrame:
+    """One row per trial: its name, its status, and these columns, also of lists such as a curve; null for none."""
+    wanted = dict.fromkeys(("trial", "status", *names))
+    types = {name: POLARS_TYPES.get(name, pl.List(pl.Float64())) for name in wanted}
+    table = _read(store, lambda schema: {name: _cast(schema, name, kind) for name, kind in types.items()}, types)
     return _last_of_each(None, table)
 
 
 def statuses(store: Store) -> dict[str, str]:
     """The status of every trial that has a row, by its name."""
-    return dict(read_scalars(store).select("trial", "status").iter_rows())
-
-
-def lists(store: Store, *names: str) -> pl.DataFrame:
-    """One row per trial: its name, its status, and these columns of lists, such as a curve; null where it has none."""
-    wanted = {name: POLARS_TYPES[name] for name in ("trial", "status")}
-    wanted |= {name: POLARS_TYPES.get(name, pl.List(pl.Float64())) for name in names}
-    table = _read(store, lambda schema: {name: _cast(schema, name, kind) for name, kind in wanted.items()}, wanted)
-    return _last_of_each(None, table)
+    return dict(read(store).select("trial", "status").iter_rows())
 
 
 def everything(store: Store) -> pl.DataFrame:

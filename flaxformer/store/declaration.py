@@ -1,7 +1,7 @@
 """Declaration of a study: the content of study.json, typed, and checked when it is made or read."""
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -24,6 +24,13 @@ WITHOUT, WITH = "without", "with"
 """Labels of an axis that is one feature of a recipe."""
 Labels = dict[str, str]
 """Label of an arm on each axis."""
+Terms = Sequence[tuple[float, Labels]]
+"""Weighted arms and quantities whose sum is a contrast."""
+
+
+def key_of(labels: Labels) -> str:
+    """Return the labels in an order of their own, as a key."""
+    return ",".join(f"{name}={labels[name]}" for name in sorted(labels))
 
 
 class DeclaredAxis(Record, frozen=True, kw_only=True):

@@ -179,7 +179,7 @@ def existing_results(store: Store, declaration: Declaration | None) -> SeedsByAr
             for trial, seed in records.read_columns(path, lambda table: table.select("trial", "seed")).iter_rows():
                 by_arm.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     for folder in (store, *rung_stores(store)):
-        for trial, status, seed in columns.read_scalars(folder, "seed").select("trial", "status", "seed").iter_rows():
+        for trial, status, seed in columns.read(folder, "seed").select("trial", "status", "seed").iter_rows():
             if status != "failed":
                 by_arm.setdefault(trial.rpartition(",seed=")[0], set()).add(seed)
     if declaration is not None and declaration.kind == "probe":

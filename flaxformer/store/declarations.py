@@ -8,14 +8,12 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from flaxformer.store import declaration_log, records
-from flaxformer.store.checks import is_finished
+from flaxformer.store.checks import check_round_trip
 from flaxformer.store.declaration import Declaration
 from flaxformer.store.leases import wait_for_dead_leases
-from flaxformer.store.places import SUPERSEDED, next_superseded
-from flaxformer.store.round_trip import check_round_trip
-from flaxformer.store.rows import Row
+from flaxformer.store.places import SUPERSEDED, next_superseded, weights_folder
+from flaxformer.store.rows import Row, is_finished
 from flaxformer.store.store import Store
-from flaxformer.store.weights import weights_folder
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import set_aside

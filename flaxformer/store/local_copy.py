@@ -9,13 +9,13 @@ The files of a place are
 
 import concurrent.futures
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from flaxformer.store import revisions
-from flaxformer.store.copy_state import CopyState, digest_at
 from flaxformer.store.local_files import (
     LocalFile,
     Stamp,
@@ -29,7 +29,7 @@ from flaxformer.system import digests, objects
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder, replacing
-from flaxformer.system.typed_data import convert, plain
+from flaxformer.system.typed_data import Record, convert, plain
 
 THREADS = 8
 """Files that are transferred at a time."""
@@ -38,6 +38,26 @@ THREADS = 8
 def folder_in(place: Path, url: str) -> Path:
     """Return the folder of the copy of a URL, which has the URL's last name."""
     return place / "copy" / url.rpartition("/")[2]
+
+
+class CopyState(Record, frozen=True):
+    """Content of state.json.
+
+    files: the files that both had when they were last the same.
+    stamps: those of the local files then.
+    incoming: the files that were being fetched or stored when this was written; None for nothing.
+    push: name of what was being stored; empty for fetching.
+    """
+
+    files: FileTable = msgspec.field(default_factory=dict)
+    stamps: dict[str, tuple[int, int, int]] = msgspec.field(default_factory=dict)
+    incoming: FileTable | None = None
+    push: str = ""
+
+
+def digest_at(files: Mapping[str, LocalFile | RemoteFile], path: str) -> str | None:
+    """Return the digest of a file; None if it is not there."""
+    return files[path].digest if path in files else None
 
 
 class LocalCopy:

@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from flaxformer.store import records, revisions
-from flaxformer.store.copy_state import CopyState, differences
-from flaxformer.store.local_copy import LocalCopy
-from flaxformer.store.local_files import LocalFile, is_array, marker_of
+from flaxformer.store.local_copy import CopyState, LocalCopy, digest_at
+from flaxformer.store.local_files import LocalFile, is_array, is_derived, marker_of
 from flaxformer.store.revisions import FileTable, RemoteFile, Revision
 from flaxformer.system import objects
 from flaxformer.system.errors import UserError
@@ -28,6 +28,19 @@ SHOWN = 3
 
 class LostError(UserError):
     """Another process has taken over the writing of the folder."""
+
+
+class Differences(NamedTuple):
+    """Differences of the local folder from the remote one.
+
+    fetch, remove: paths that make the local folder the remote one.
+    here, there: paths that have changed in either since both were the same, without those that a report writes again.
+    """
+
+    fetch: list[str]
+    remove: list[str]
+    here: list[str]
+    there: list[str]
 
 
 class Mirror(LocalCopy):
@@ -185,6 +198,33 @@ class Mirror(LocalCopy):
         tables = [f"{self.url}/tables/{table}.json"] if table else []
         with contextlib.suppress(UserError):  # the next process that writes the folder removes them
             objects.delete([*unused, *tables])
+
+
+def differences(state: CopyState, local: Mapping[str, LocalFile], remote: FileTable, needs_arrays: bool) -> Differences:
+    """Return what differs between the local and the remote folder, by which of them has changed.
+
+    Of a file that a report writes, the remote one counts if it has changed: the next report writes it again.
+
+    Args:
+      state: the files that both had before.
+      local, remote: the files that they have now.
+      needs_arrays: fetch arrays that were never fetched too.
+    """
+    result = Differences([], [], [], [])
+    for path in sorted({*state.files, *local, *remote, *(state.incoming or {})}):
+        here, there, before = (digest_at(files, path) for files in (local, remote, state.files))
+        was_never_fetched = is_array(path) and here is None and before is None
+        if here == there or (was_never_fetched and not needs_arrays):
+            continue
+        earlier = {before} if state.incoming is None else {before, digest_at(state.incoming, path)}
+        has_changed_there, has_changed_here = there != before, here not in earlier
+        if has_changed_here and not is_derived(path):
+            result.here.append(path)
+        if has_changed_there and not is_derived(path) and not was_never_fetched:
+            result.there.append(path)
+        if has_changed_there or not has_changed_here:
+            (result.remove if there is None else result.fetch).append(path)
+    return result
 
 
 def _shown(paths: list[str]) -> str:

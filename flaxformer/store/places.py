@@ -3,10 +3,11 @@
 import itertools
 import os
 from pathlib import Path
+from typing import Literal, get_args
 
 from flaxformer.store.line_forms import LINES
-from flaxformer.system.errors import UserError
-from flaxformer.system.files import make_folder
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.files import make_folder, safe_name
 from flaxformer.system.links import DEEPEST
 
 RUNGS = "rungs"
@@ -19,14 +20,18 @@ TRACKERS = {"tensorboard": 0, "trackio": 1, "wandb": 0}
 """Folders of trackers, whose files are their own, with the levels in them that are checked for links."""
 PROFILE = "profile"
 """Folder of traces; jax.profiler makes plugins/profile/TIME in it at each launch."""
+WEIGHTS = "weights"
+"""Folder of kept weights: DIR/weights/NAME for each trial, where NAME is its name, made safe for a file system."""
 FOLDERS = dict.fromkeys(["groups", "leases", "code", "reads", FIGURES, TABLES, "trackers", SUPERSEDED], DEEPEST)
-FOLDERS |= {"weights": 1, "unfinished": 2, RUNGS: 1, PROFILE: DEEPEST} | TRACKERS
+FOLDERS |= {WEIGHTS: 1, "unfinished": 2, RUNGS: 1, PROFILE: DEEPEST} | TRACKERS
 """Folders in a study's folder, with the levels in them that `check_links` checks.
 
 A folder of checkpoints is checked when a step of it is read or written.
 """
 REPORT, LIVE = "report.html", "live.html"
 """The report, and the page of `--live`."""
+SECONDS_BETWEEN_PAGES = 5
+"""Time after which a browser asks for that page again, and least time between two that are written."""
 DERIVED = ["results.parquet", "results.csv", "results.md", "results.tex", "quantities.parquet"]
 DERIVED += [REPORT, "replication.html", LIVE]
 """Files that a report writes from the others."""
@@ -45,6 +50,8 @@ MARKS = {
 """Files that only one kind of output folder has at its top, and that kind."""
 MOST_LISTED = 4
 """Number of folders that a message lists."""
+WeightsToKeep = Literal["final", "best", "all"]
+"""Weights of a trial that are kept: at its last step, at its best evaluation so far, or at every evaluation."""
 
 
 def check_kind(root: Path, kind: str) -> None:
@@ -80,3 +87,14 @@ def next_superseded(root: Path, ending: str = "") -> Path:
     make_folder(root / SUPERSEDED)
     paths = (root / SUPERSEDED / f"{number}{ending}" for number in itertools.count(1))
     return next(path for path in paths if not path.exists())
+
+
+def check_weights_to_keep(which: str | None) -> None:
+    """Raise UserError unless it is one of `WeightsToKeep`, or None for no weights."""
+    if which is not None and which not in get_args(WeightsToKeep):
+        raise UserError(f"keep is '{which}'{did_you_mean(which, get_args(WeightsToKeep))}")
+
+
+def weights_folder(root: Path, trial: str) -> Path:
+    """Return the folder of a trial's kept weights."""
+    return root / WEIGHTS / safe_name(trial, distinct=trial)

@@ -6,7 +6,7 @@ a text column per axis of the study, a number per metric, and a list per curve.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 from flaxformer.system.wording import printable
@@ -200,3 +200,33 @@ def _check_list(name: str, values: list[Any]) -> list[int | float | None]:
 def is_reserved(name: str) -> bool:
     """True if an axis or a measured quantity of this name would share a column with something else."""
     return name in {column.name for column in COLUMNS} or name.startswith(RESERVED_PREFIXES) or name.endswith(CURVE)
+
+
+def difference(old: Row | None, new: Row) -> str:
+    """Return how two results of a trial differ that should be the same bit for bit; "" if they do not.
+
+    Runs are the same only if as many were trained together, on the same kind of device.
+    """
+    if old is None or {old.status, new.status} & {"failed", "stopped"} or old.fingerprint != new.fingerprint:
+        return ""
+    if (old.group_size, old.chunk_steps, old.device) != (new.group_size, new.chunk_steps, new.device):
+        return ""
+    names = [name for name, value in old.metrics.items() if repr(new.metrics.get(name)) != repr(value)]
+    return ", ".join(f"{name} {old.metrics[name]} and {new.metrics.get(name)}" for name in names)
+
+
+def is_finished(row: Row | None) -> bool:
+    """True if a trial has a result; a failed run has none."""
+    return row is not None and row.status != "failed"
+
+
+def by_trial(rows: Iterable[Row], disagreements: dict[str, str]) -> dict[str, Row]:
+    """Return the last row of every trial; differing results of one are added to `disagreements`."""
+    last: dict[str, Row] = {}
+    for row in rows:
+        former = last.get(row.trial)
+        if what := difference(former, row):
+            disagreements.setdefault(row.trial, what)
+        if not (row.status == "failed" and is_finished(former)):
+            last[row.trial] = row
+    return last

@@ -77,7 +77,7 @@ def status(store: Store) -> StudyStatus:
       UserError: the folder holds no study.
     """
     declaration, now = store.declaration, time.time()
-    rows = columns.read_scalars(store, "group", "seconds", "tokens_per_second", "group_size", "device")
+    rows = columns.read(store, "group", "seconds", "tokens_per_second", "group_size", "device")
     results = {name: (status, group) for name, status, group in rows.select("trial", "status", "group").iter_rows()}
     leases = read_leases(store.leases)
     alive = [lease for lease in leases if _state(lease, now) == "alive"]

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import get_args
 
 from flaxformer.store import declaration, records
-from flaxformer.store.checks import by_trial, check_characters, check_file_name
+from flaxformer.store.checks import check_characters, check_file_name
 from flaxformer.store.declaration import FORMAT, Declaration
 from flaxformer.store.line_forms import DISAGREEMENTS, LAUNCHES, MEASUREMENTS, read_checked
 from flaxformer.store.places import FILES, FOLDERS, STUDY, check_kind, describe_without_study
-from flaxformer.store.rows import Row, RunStatus
+from flaxformer.store.rows import Row, RunStatus, by_trial
 from flaxformer.system import digests
 from flaxformer.system.digests import DamagedError, FormError, JsonObject
 from flaxformer.system.errors import UserError

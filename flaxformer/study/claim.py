@@ -17,6 +17,17 @@ def arm_name(labels: Labels) -> str:
     return ",".join(f"{axis}={label}" for axis, label in labels.items()) or "baseline"
 
 
+def check_answers(text: str, answers: Mapping[str, str] | None) -> None:
+    """Raise UserError if a claim has answers to the question of the study, and not a printable one per verdict."""
+    for verdict, answer in (answers or {}).items():
+        check_text(f"claim '{text}' answers['{verdict}']", answer)
+    if answers is not None and set(answers) != VERDICTS:
+        raise UserError(
+            f"claim '{text}' has answers for {', '.join(answers) or 'nothing'}; "
+            f"expected one for each of {', '.join(sorted(VERDICTS))}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Contrast:
     """An effect: the weighted sum of arms and quantities plus a constant; positive in the direction of the claim."""
@@ -68,8 +79,6 @@ class Claim:
         check_arguments(self)
         self._check_effect()
         check_text("claim text", self.text)
-        for verdict, answer in (self.answers or {}).items():
-            check_text(f"claim '{self.text}' answers['{verdict}']", answer)
         for name in ("than", "to", "by", "within"):
             value = getattr(self, name)
             if isinstance(value, int | float) and not is_storable(value):
@@ -102,11 +111,7 @@ class Claim:
             raise UserError(
                 f"claim '{self.text}' has by {self.by}, within {self.within}; expected by ≥ 0 and within > 0"
             )
-        if self.answers is not None and set(self.answers) != VERDICTS:
-            raise UserError(
-                f"claim '{self.text}' has answers for {', '.join(self.answers) or 'nothing'}; "
-                f"expected one for each of {', '.join(sorted(VERDICTS))}"
-            )
+        check_answers(self.text, self.answers)
         if self.more_than_where is not None and not isinstance(self.second, dict):
             raise UserError(
                 f"claim '{self.text}' has more_than_where and compares with the number {self.second}; expected two arms"

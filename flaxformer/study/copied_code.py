@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from flaxformer.checkpoint import read_config
 from flaxformer.checkpoint.config import names_user_classes, source_of
-from flaxformer.store.weights import WEIGHTS
+from flaxformer.store.places import WEIGHTS
 from flaxformer.study.load import load_module
 from flaxformer.system.errors import UserError
 from flaxformer.system.user_code import is_unchanged_copy

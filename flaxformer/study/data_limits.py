@@ -1,10 +1,9 @@
 """Limits of a study that follow from its evaluation data: what intervals cover, other data, examples in training."""
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredData, Labels
+from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredData, Labels, key_of
 from flaxformer.study.divergence import is_test_metric
 from flaxformer.system.wording import count_of
 
@@ -47,7 +46,7 @@ def limits_of(
     axes: Sequence[str],
     claims: Sequence[tuple[str, Sequence[Labels]]],
 ) -> list[str]:
-    """Return the limits that follow from evaluation data.
+    """Return the axes along which evaluation data differ, the claims that compare such arms, and examples in training.
 
     Args:
       data: evaluation data by arm.
@@ -55,35 +54,22 @@ def limits_of(
       axes: names of the axes.
       claims: text of each claim, with the labels that it compares.
     """
-    return [*_differences(data, labels, axes, claims), *_overlaps(data)]
-
-
-def _differences(
-    data: Mapping[str, DeclaredData],
-    labels: Mapping[str, Labels],
-    axes: Sequence[str],
-    claims: Sequence[tuple[str, Sequence[Labels]]],
-) -> Iterator[str]:
-    """Yield the axes along which the evaluation data differ, and the claims that compare arms with different data."""
     if len({declared.digest for declared in data.values()}) < 2:
-        return
-    digests = {_key(labels[arm]): declared.digest for arm, declared in data.items() if arm in labels}
+        return [*_overlaps(data)]
+    digests = {key_of(labels[arm]): declared.digest for arm, declared in data.items() if arm in labels}
     described = [labels[arm] for arm in data if arm in labels]
     names = [axis for axis in axes if _changes_data(axis, described, digests)]
     where = f"along {' and '.join(names)}" if names else "between arms"
-    yield (
+    limits = [
         f"The evaluation data differ {where}: a difference between these arms is also one between sets of data, and "
         "their intervals do not cover it."
-    )
+    ]
     for text, compared in claims:
         compared_arms = [arm for arm in compared if QUANTITY not in arm]
-        if len({digests.get(_key(arm)) for arm in compared_arms}) > 1:
+        if len({digests.get(key_of(arm)) for arm in compared_arms}) > 1:
             arms = " and ".join(", ".join(f"{name} {label}" for name, label in arm.items()) for arm in compared_arms)
-            yield f"'{text}' compares arms that are evaluated on different data: {arms}."
-
-
-def _key(labels: Labels) -> str:
-    return json.dumps(labels, sort_keys=True)
+            limits.append(f"'{text}' compares arms that are evaluated on different data: {arms}.")
+    return [*limits, *_overlaps(data)]
 
 
 def _changes_data(axis: str, arms: Iterable[Labels], digests: Mapping[str, str]) -> bool:
@@ -91,7 +77,7 @@ def _changes_data(axis: str, arms: Iterable[Labels], digests: Mapping[str, str])
     groups: dict[str, set[str]] = {}
     for arm in arms:
         context = {name: label for name, label in arm.items() if name != axis}
-        groups.setdefault(_key(context), set()).add(digests[_key(arm)])
+        groups.setdefault(key_of(context), set()).add(digests[key_of(arm)])
     return any(len(group) > 1 for group in groups.values())
 
 

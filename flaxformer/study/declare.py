@@ -12,8 +12,8 @@ from jax import Array
 from flaxformer.core.paths import get_at, replace_at
 from flaxformer.core.struct import Config
 from flaxformer.store.declaration import QUANTITY, Combine, Labels
+from flaxformer.store.places import WeightsToKeep
 from flaxformer.store.rows import Row
-from flaxformer.store.weights import WeightsToKeep
 from flaxformer.study.arm import Arm, Trial, distinct
 from flaxformer.study.axis import Axis, Number
 from flaxformer.study.caveats import caveats_of

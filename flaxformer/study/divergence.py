@@ -9,12 +9,13 @@ no score (`statistics.finite`).
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from flaxformer.statistics.finite import finite
 from flaxformer.store.rows import Row
+from flaxformer.study.halving import mean
 
 MARGIN = 0.1
 """Part of the loss before training by which a loss has to exceed it."""
@@ -82,6 +83,11 @@ def score(row: Row, metric: str) -> float | None:
     Before training, a metric of the test data is that of the validation data.
     """
     return finite(row[f"initial_{on_validation(metric)}"] if is_diverged(row) else row[metric])
+
+
+def mean_score(rows: Sequence[Row], metric: str) -> float:
+    """Return the score of an arm, the mean over its seeds; NaN if a run failed or has no score."""
+    return mean([None if row["status"] == "failed" else score(row, metric) for row in rows])
 
 
 def curve_of(row: Row, metric: str) -> list[float | None]:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from flaxformer.store.declaration import WITH, WITHOUT, Goal, Labels
-from flaxformer.store.weights import WeightsToKeep
+from flaxformer.store.places import WeightsToKeep
 from flaxformer.study.claim import Claim
 from flaxformer.study.declare import Measure, Study
 from flaxformer.study.equal_cost import EqualCost

@@ -16,8 +16,7 @@ from flaxformer.checkpoint.steps import leaf_digests
 from flaxformer.core.canonical import canonical
 from flaxformer.interop.huggingface.files import read_safetensors, weight_files
 from flaxformer.study.copied_code import load_run
-from flaxformer.study.kept_trials import is_study, parse_labels
-from flaxformer.study.weights_source import WeightsSource, fetch, find_weights, read_model
+from flaxformer.study.weights_source import WeightsSource, fetch, find_weights, is_study, parse_labels, read_model
 from flaxformer.system import files
 from flaxformer.system.errors import UserError
 from flaxformer.system.remembered import remembered

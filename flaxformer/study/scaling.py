@@ -7,7 +7,6 @@ from flaxformer.statistics.law_losses import LawLoss
 from flaxformer.study.axis import Axis
 from flaxformer.study.scale import ScaleVariable
 from flaxformer.system.arguments import check_arguments
-from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError, did_you_mean
 
 
@@ -61,13 +60,3 @@ class Scaling:
             )
         if has_halving:
             raise UserError("a study with scaling has a halving, which stops small sizes early; expected halving=None")
-
-    def rule(self) -> JsonObject:
-        """Return the declaration as plain data."""
-        return {
-            "axis": self.axis,
-            "against": self.against,
-            "held_out": list(self.held_out),
-            "loss": self.loss,
-            "embeddings": self.embeddings,
-        }

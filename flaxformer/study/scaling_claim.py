@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from flaxformer.store.declaration import QUANTITY, DeclaredClaim, Labels
-from flaxformer.study.claim import VERDICTS, Claim, Contrast
+from flaxformer.study.claim import Claim, Contrast, check_answers
 from flaxformer.system.arguments import check_arguments
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import check_text
@@ -68,8 +68,6 @@ class ScalingClaim:
     def __post_init__(self) -> None:
         check_arguments(self)
         check_text("claim text", self.text)
-        for verdict, answer in (self.answers or {}).items():
-            check_text(f"claim '{self.text}' answers['{verdict}']", answer)
         for names, noun in ((("lower", "higher"), "arm"), (("slope_above", "slope_below", "slope_within"), "slope")):
             chosen = [name for name in names if getattr(self, name) is not None]
             if len(chosen) != 1:
@@ -87,11 +85,7 @@ class ScalingClaim:
             if value is not None and not (is_number and (name != "slope_within" or value > 0)):
                 expected = "a number above 0" if name == "slope_within" else "a finite number"
                 raise UserError(f"claim '{self.text}' has {name}={value!r}; expected {expected}")
-        if self.answers is not None and set(self.answers) != VERDICTS:
-            raise UserError(
-                f"claim '{self.text}' has answers for {', '.join(self.answers) or 'nothing'}; "
-                f"expected one for each of {', '.join(sorted(VERDICTS))}"
-            )
+        check_answers(self.text, self.answers)
 
     @property
     def kind(self) -> Literal["higher", "equal"]:

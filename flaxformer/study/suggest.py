@@ -19,8 +19,8 @@ from flaxformer.store.store import Store, read_lines
 from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.distributions import Choice, Distribution, Integer, LogUniform
-from flaxformer.study.divergence import is_test_metric, on_validation, score
-from flaxformer.study.halving import goal_of, mean
+from flaxformer.study.divergence import is_test_metric, mean_score, on_validation
+from flaxformer.study.halving import goal_of
 from flaxformer.study.search import (
     Point,
     Space,
@@ -146,11 +146,7 @@ def suggest(search: Search, rounds: Sequence[Sequence[Point]], rows: Mapping[str
 def _scores(search: Search, points: Sequence[Point], rows: Mapping[str, Row]) -> list[float]:
     """Return the metric of each point, averaged over the seeds; NaN if a run failed or has no score."""
     arms = search.of(points).arms()
-    by_arm = [[rows[Trial(arm, seed).name] for seed in search.seeds] for arm in arms]
-    return [
-        mean([None if row["status"] == "failed" else score(row, search.metric) for row in arm_rows])
-        for arm_rows in by_arm
-    ]
+    return [mean_score([rows[Trial(arm, seed).name] for seed in search.seeds], search.metric) for arm in arms]
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Calls of a user's functions: any exception, and any result of another form, becomes one message."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from flaxformer.system.errors import UserError
 from flaxformer.system.user_code.source import describe
@@ -30,12 +30,19 @@ def calling(name: str, where: str) -> Iterator[None]:
         ) from error
 
 
-def numbers(name: str, values: object, where: str) -> dict[str, float]:
-    """Return the numbers that a user's function gave, by name.
+def numbers_of(function: Callable[..., object], arguments: Sequence[object], name: str, where: str) -> dict[str, float]:
+    """Return the numbers that a user's function gives, by name.
+
+    Args:
+      function, arguments: what is called.
+      name, where: see `calling`.
 
     Raises:
-      UserError: it is not a mapping of texts to numbers; the message says which entry is not a number.
+      UserError: it raised an exception, or gave something else than a mapping of texts to numbers; the message says
+        which entry is not a number.
     """
+    with calling(name, where):
+        values = function(*arguments)
     if not isinstance(values, Mapping):
         raise UserError(f"{name} returns {_shorten(values)} {where}; expected a dict of numbers by name")
     floats = {}

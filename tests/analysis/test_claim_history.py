@@ -13,9 +13,9 @@ from study.tiny import LOWER, RATE, fill, tiny
 import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.cli import main
-from flaxformer.cli.estimates import estimates
-from flaxformer.report import short, tables, terminal, verdicts
-from flaxformer.report.write import write
+from flaxformer.cli.status import estimates
+from flaxformer.report import tables, terminal, verdicts
+from flaxformer.report.files import write
 from flaxformer.runner.launch import derive_numbers
 from flaxformer.runner.probes import run_probe
 from flaxformer.store import declaration_log, records
@@ -87,7 +87,7 @@ def test_a_claim_changed_after_its_data_is_exploratory_and_the_former_one_is_sho
     assert verdicts.verdict_of(claim).startswith("exploratory: ")
     assert (former.text, former.judgement.verdict) == (before.text, was)
     assert verdicts.marked_verdict(former) == (f"· withdrawn: {was}", "dim")
-    printed = [short.claim_line(one, is_alone=False).plain for one in (claim, former)]
+    printed = [terminal.claim_line(one, is_alone=False).plain for one in (claim, former)]
     assert [line.split(":")[0] for line in printed] == ["· exploratory", "· withdrawn"]
     answer = verdicts.verdict(analysis)
     assert answer.startswith("No claim was declared before its data.")

@@ -16,8 +16,8 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.components import POST, RMSNorm
 from flaxformer.report import effect_tables, figures, phrasing
 from flaxformer.report.as_json import study_json
-from flaxformer.report.short import MOST_EFFECTS, show_answer
-from flaxformer.report.write import write
+from flaxformer.report.files import write
+from flaxformer.report.terminal import MOST_EFFECTS, show_answer
 from flaxformer.study import Axis, Claim, leave_one_out
 
 FEATURES = {

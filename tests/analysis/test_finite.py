@@ -14,8 +14,8 @@ from flaxformer.analysis import tuned_value
 from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.scaling_fit import MetricRange, SizePoint, fit_arm
 from flaxformer.report import verdicts
+from flaxformer.report.files import write
 from flaxformer.report.terminal import show
-from flaxformer.report.write import write
 from flaxformer.runner.launch import derive_numbers
 from flaxformer.runner.stages import survivors
 from flaxformer.statistics.finite import WithoutValue

@@ -7,7 +7,7 @@ from study.tiny import NORM, RATE, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import verdicts
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.store import declaration_log
 from flaxformer.store.declaration import Recipe
 from flaxformer.store.declarations import declare

@@ -9,7 +9,7 @@ from study.tiny import BASELINE, NORM, RATE, fill, tiny
 
 import flaxformer
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report import scaling_tables, scaling_text, tables
+from flaxformer.report import scaling_text, tables
 from flaxformer.store.declaration import DeclaredScaling
 from flaxformer.store.declaration_log import read
 from flaxformer.store.records import write_table
@@ -120,7 +120,7 @@ def test_a_law_that_is_not_identified_has_a_reason_and_no_numbers(tmp_path, case
     for fit in analysis.scaling.fits:
         assert reason in fit.reason
         assert (fit.exponent, fit.amplitude, fit.limit) == (None, None, None)
-    own = [row for row in scaling_tables.scaling(analysis)[0].in_form("page").rows if row[1] == "tokens"]
+    own = [row for row in scaling_text.tables(analysis)[0].in_form("page").rows if row[1] == "tokens"]
     for row in own:
         assert row[2].startswith("not identified: ")
         assert row[3:6] == ["–", "–", "–"]

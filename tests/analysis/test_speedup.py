@@ -9,11 +9,10 @@ from scipy import stats
 from study.coverage import script
 from study.tiny import bare_declaration
 
-from flaxformer.analysis.arms import ArmSummary
-from flaxformer.analysis.costs import claim_cost_ratios, reference_arm
+from flaxformer.analysis.arms import ArmSummary, claim_cost_ratios, reference_arm
 from flaxformer.analysis.speedup import compare_arms, metric_and_goal, reach, speed_up, speed_ups
 from flaxformer.report import costs
-from flaxformer.store.declaration import DeclaredAxis, DeclaredClaim
+from flaxformer.store.declaration import DeclaredAxis, DeclaredClaim, key_of
 from flaxformer.store.rows import Row
 
 COVERAGE = script("speedup_coverage")
@@ -194,7 +193,9 @@ def test_results_without_costs_have_no_speed_up():
     assert arms[0].cost is None
     assert speed_up(*arms) is None
     assert list(speed_ups(study, arms)) == []
-    assert claim_cost_ratios([(1.0, {"arm": "a"}), (-1.0, {"arm": "b"})], arms) == ()
+    assert (
+        claim_cost_ratios([(1.0, {"arm": "a"}), (-1.0, {"arm": "b"})], {key_of(arm.labels): arm for arm in arms}) == ()
+    )
 
 
 def test_a_metric_without_a_direction_is_replaced_by_the_loss():
@@ -216,7 +217,7 @@ def test_every_arm_is_compared_with_the_baseline_and_claims_with_their_own():
 def test_costs_that_differ_by_more_than_the_tolerance_are_unequal(ratio):
     a = arm_of("a", [row("a", seed, power_law(2, 0.5)) for seed in range(4)])
     b = arm_of("b", [row("b", seed, power_law(2, 0.5), flops_per_step=10.0 * ratio) for seed in range(4)])
-    found = claim_cost_ratios([(1.0, {"arm": "b"}), (-1.0, {"arm": "a"})], [a, b])
+    found = claim_cost_ratios([(1.0, {"arm": "b"}), (-1.0, {"arm": "a"})], {key_of(arm.labels): arm for arm in (a, b)})
     assert [one.ratio for one in found] == ([pytest.approx(ratio)] if abs(ratio - 1) > 0.02 else [])
 
 

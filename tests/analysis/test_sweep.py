@@ -8,10 +8,9 @@ import pytest
 from scipy import stats
 from study.coverage import script
 from study.test_search import halved, pretend, search
-from study.tiny import BASELINE, NORM, RATE, fill, tiny
+from study.tiny import BASELINE, NORM, RATE, fill, run, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.runner import launch
 from flaxformer.runner.execution import Execution
 from flaxformer.statistics.parabola import log_optimum, vertex
 from flaxformer.store.records import write_table
@@ -193,7 +192,7 @@ def by_rate(trial, steps):
 def test_after_a_halving_the_optimum_is_fitted_where_enough_values_were_evaluated(monkeypatch, tmp_path):
     pretend(monkeypatch, by_rate)
     study = halved()
-    list(launch.run(study, Execution(output=tmp_path)))
+    list(run(study, Execution(output=tmp_path)))
     store = Store(tmp_path)
     for path in store.groups.glob("*"):  # the made-up runs have the curves of real ones
         rows = Store(tmp_path).rows()
@@ -243,7 +242,7 @@ def test_a_search_is_a_sweep(monkeypatch, tmp_path):
     pytest.importorskip("optuna")
     pretend(monkeypatch, lambda trial, steps: abs(math.log(trial.run.optimizer.learning_rate / 3e-3)) + trial.seed)
     study = search(space={PATH: LogUniform(1e-4, 1e-1)}, rounds=2, samples=5, goal="higher")
-    list(launch.run(study, Execution(output=tmp_path)))
+    list(run(study, Execution(output=tmp_path)))
     [sweep] = analyse(Store(tmp_path)).sweeps
     assert (sweep.goal, len(sweep.lines[0].points)) == ("higher", 10)
     assert sweep.lines[0].best.arm.estimate.mean == max(p.arm.estimate.mean for p in sweep.lines[0].points)

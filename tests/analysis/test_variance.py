@@ -7,7 +7,7 @@ from study.tiny import BASELINE, fill, tiny
 
 from flaxformer.analysis import variance_of_seeds
 from flaxformer.analysis.analysis import analyse
-from flaxformer.analysis.variance import sd_interval, seed_variances
+from flaxformer.analysis.noise import sd_interval, seed_variances
 from flaxformer.core.paths import replace_at
 from flaxformer.report import markdown, tables
 from flaxformer.report.document import document

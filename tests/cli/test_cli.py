@@ -18,7 +18,7 @@ from flaxformer.runner.program import Program
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store
 from flaxformer.study.plan import declaration
-from flaxformer.system.startup import compilation_cache as keeping
+from flaxformer.system import startup
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -315,31 +315,31 @@ def settings(monkeypatch, tmp_path):
     found = {}
     values = {"jax_compilation_cache_dir": None, "jax_enable_compilation_cache": True}
     config = SimpleNamespace(values=values, update=found.__setitem__)
-    monkeypatch.setattr(keeping, "jax", SimpleNamespace(config=config))
+    monkeypatch.setattr(startup, "jax", SimpleNamespace(config=config))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return found
 
 
 def test_compiled_programs_are_kept_in_a_folder_of_the_user_alone(settings, tmp_path):
-    keeping.keep_compiled_programs()
+    startup.keep_compiled_programs()
     (folder,) = (tmp_path / "flaxformer").iterdir()
     assert settings["jax_compilation_cache_dir"] == str(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_of_kept_programs_the_oldest_go_first(settings, tmp_path, monkeypatch):
-    keeping.keep_compiled_programs()
+    startup.keep_compiled_programs()
     (folder,) = (tmp_path / "flaxformer").iterdir()
     for age in range(5):
         (folder / f"{age}-cache").write_bytes(bytes(10))
         os.utime(folder / f"{age}-cache", (1000 - age, 1000 - age))
-    monkeypatch.setattr(keeping, "MAX_BYTES", 35)
-    keeping.keep_compiled_programs()
+    monkeypatch.setattr(startup, "MAX_BYTES", 35)
+    startup.keep_compiled_programs()
     assert sorted(os.listdir(folder)) == ["0-cache", "1-cache", "2-cache"]
 
 
 def test_a_place_that_cannot_be_written_to_is_no_obstacle(settings, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    keeping.keep_compiled_programs()
+    startup.keep_compiled_programs()
     assert settings == {}

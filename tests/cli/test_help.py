@@ -12,7 +12,7 @@ import pytest
 from flaxformer.cli import main
 from flaxformer.cli.arguments import COMMANDS, options
 from flaxformer.model.layout import Layout
-from flaxformer.runner.launch import OnError
+from flaxformer.runner.execution import OnError
 from flaxformer.system.user_code.changes import OnCodeChange
 
 

@@ -60,7 +60,7 @@ MOMENTS = {
     "check": (["check", "tiny.py"], "flaxformer.cli.check:check_subject"),
     "verify": (["verify", "results", "--file", "tiny.py", "--trials", "1"], COMPILATION),
     "measure": (["measure", "results", "measure.py"], "flaxformer.runner.trial_measurements:read_weights"),
-    "report": (["report", "results"], "flaxformer.report.page:render"),
+    "report": (["report", "results"], "flaxformer.report.html:render"),
     "generate": (["generate", "job"], "flaxformer.cli.generate:stream"),
     "fit": (["fit", "points.csv"], "flaxformer.cli.fit:fit_joint_law"),
     "prepare": (

@@ -10,8 +10,7 @@ from ledger.ledgers import begun
 from study.tiny import fill, tiny
 
 from flaxformer.cli import main
-from flaxformer.cli.folder_page import page_of
-from flaxformer.cli.serve import server_of
+from flaxformer.cli.folder_page import page_of, server_of
 from flaxformer.store.store import Store
 
 
@@ -120,6 +119,6 @@ def test_a_job_and_a_ledger_have_a_page(tmp_path):
 
     (tmp_path / "book").mkdir()
     log.append(tmp_path / "book", [], begun())
-    text = page_of(tmp_path / "book", 5)
+    text = page_of(tmp_path / "book")
     assert "No attempt was made yet." in text
     assert 'http-equiv="refresh"' in text

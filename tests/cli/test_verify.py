@@ -7,7 +7,7 @@ import pytest
 from study.tiny import FILE, cache_folder, kept_programs
 
 from flaxformer.cli import main
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.verification import differences
 from flaxformer.store import declaration_log, records
 from flaxformer.store.rows import Row

@@ -7,15 +7,14 @@ import jax
 import matplotlib as mpl
 import pytest
 from pages import ROOT, blocks, pages
-from study.tiny import fill
+from study.tiny import fill, run
 
 from flaxformer import cli
 from flaxformer.catalog import import_named
 from flaxformer.cli.parsing import parse
 from flaxformer.core.overrides import override
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.study.load import load, load_study
 from flaxformer.system.python_files import declares
 from flaxformer.training import Run

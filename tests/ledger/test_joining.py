@@ -10,7 +10,7 @@ from flaxformer.ledger.improve import OpenLedger
 from flaxformer.ledger.opening import open_ledger
 from flaxformer.ledger.reading import read_ledger
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launchers import Share
+from flaxformer.runner.launchers.options import Share
 from flaxformer.store.store import Store
 from flaxformer.system.errors import UserError
 

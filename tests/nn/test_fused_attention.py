@@ -16,7 +16,7 @@ from flaxformer.nn.kernels import KERNELS, attention, cudnn
 from flaxformer.nn.kernels.call import AttentionCall
 from flaxformer.nn.kernels.cudnn import unsupported_reason
 from flaxformer.nn.masks import Prefix
-from flaxformer.system.startup import cuda
+from flaxformer.system import startup
 
 B, T, N, K, D = 3, 10, 6, 3, 8
 MASKS = {
@@ -109,7 +109,7 @@ def test_preload_loads_the_built_ins_and_nothing_where_there_are_none(monkeypatc
     monkeypatch.setattr(sys, "path", [str(tmp_path)])  # the installed packages may have NVIDIA's libraries
     for name in [name for name in sys.modules if name.split(".")[0] == "nvidia"]:
         monkeypatch.delitem(sys.modules, name)
-    assert cuda.preload() == []
+    assert startup.preload_nvrtc() == []
     folder = tmp_path / "nvidia" / "cu13" / "lib"
     folder.mkdir(parents=True)
     for name in ("libnvrtc-builtins.so.13.0", "libnvrtc-builtins.so.broken", "libnvrtc.so.13"):
@@ -123,6 +123,6 @@ def test_preload_loads_the_built_ins_and_nothing_where_there_are_none(monkeypatc
 
     monkeypatch.setattr(ctypes, "CDLL", load)
     importlib.invalidate_caches()
-    assert [path.name for path in cuda.preload()] == ["libnvrtc-builtins.so.13.0"]
+    assert [path.name for path in startup.preload_nvrtc()] == ["libnvrtc-builtins.so.13.0"]
     sys.modules.pop("nvidia")
     assert opened == [(str(folder / "libnvrtc-builtins.so.13.0"), ctypes.RTLD_GLOBAL)]

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from protocol.simulated_world import STORE
 from study import faults
-from study.tiny import INCIDENTAL, NORM, tiny
+from study.tiny import INCIDENTAL, NORM, run, tiny
 
 from flaxformer.checkpoint import storage
 from flaxformer.runner import launch, partial_runs
@@ -137,7 +137,7 @@ def worker(only=None, retry=False, save=True, fails=()):
     def work(process):
         process.fails = fails
         execution = Execution(output=Path(STORE), devices=1, save_minutes=1e-9 if save else 0.0)
-        return list(launch.run(STUDY, execution, only=only, retry_failed=retry))
+        return list(run(STUDY, execution, only=only, retry_failed=retry))
 
     return work
 

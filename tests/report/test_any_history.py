@@ -19,15 +19,14 @@ import flaxformer
 from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.compare import compare
 from flaxformer.analysis.replication import check_fresh, check_same_recipes, compare_claims, fresh_seeds, used_seeds
-from flaxformer.report import files, markdown, page, replication, terminal, tex, verdicts
+from flaxformer.report import files, html, markdown, replication, terminal, tex, verdicts
 from flaxformer.report.document import document
+from flaxformer.report.files import write
 from flaxformer.report.table import Table
 from flaxformer.report.width import fit_width
-from flaxformer.report.write import write
 from flaxformer.runner.launch import derive_numbers
-from flaxformer.store.checks import is_finished
 from flaxformer.store.declarations import declare
-from flaxformer.store.rows import Row
+from flaxformer.store.rows import Row, is_finished
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, plan
@@ -176,7 +175,7 @@ def read_everything(root, other):
     analysis = analyse(store)
     assert verdicts.verdict(analysis).endswith((".", "…", "?"))
     terminal.show(Console(file=io.StringIO(), width=80), analysis)
-    assert page.render(document(analysis), {}).endswith("</html>\n")
+    assert html.render(document(analysis), {}).endswith("</html>\n")
     assert markdown.render(document(analysis))
     assert isinstance(tex.render(document(analysis)), str)
     files.write_files(analysis, document(analysis), root)

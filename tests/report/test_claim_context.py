@@ -7,7 +7,7 @@ from study.tiny import INTERACTION, LOWER, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import phrasing, tables, terminal, verdicts
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.study import Axis, Claim
 from flaxformer.system.errors import UserError
 

@@ -8,15 +8,14 @@ import matplotlib as mpl
 import polars as pl
 import pytest
 from rich.console import Console
-from study.tiny import BASELINE, LOWER, NORM, RATE, fill, results, tiny
+from study.tiny import BASELINE, LOWER, NORM, RATE, fill, results, run, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.core.paths import replace_at
-from flaxformer.report import cost_tables, costs, files, markdown, tables, terminal, tex, verdicts
+from flaxformer.report import costs, files, markdown, tables, terminal, tex, verdicts
 from flaxformer.report.document import document
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim
@@ -102,9 +101,9 @@ def test_a_claim_about_arms_of_unequal_cost_names_the_ratio(deeper):
 
 def test_arms_of_unequal_cost_are_marked_in_every_table(deeper):
     analysis = analyse(deeper)
-    for table in (tables.arms(analysis), cost_tables.arm_costs(analysis)):
+    for table in (tables.arms(analysis), costs.arm_costs(analysis)):
         for row in table.in_form("page").rows:
-            assert (row[0] == "2") == any(cost_tables.MARK in cell for cell in row)
+            assert (row[0] == "2") == any(costs.MARK in cell for cell in row)
     written = markdown.render(document(analysis))
     assert "## Cost" in written
     assert "## Effective speed-up" in written
@@ -214,7 +213,7 @@ def test_results_from_before_costs_were_recorded_have_a_report(tmp_path):
     store = fill(tmp_path, tiny(axes=(NORM,), claims=(), seeds=range(4)), losses)
     analysis = write(store)
     assert costs.summary(analysis) == ""
-    assert cost_tables.arm_costs(analysis).in_form("page").rows == []
+    assert costs.arm_costs(analysis).in_form("page").rows == []
     assert "## Cost" not in (tmp_path / "results.md").read_text()
     assert pl.read_parquet(tmp_path / "results.parquet")["flops"].null_count() == 8
 

@@ -9,7 +9,8 @@ from study.tiny import EQUAL, LOWER, NORM, fill, tiny
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import markdown, phrasing, terminal
 from flaxformer.report.document import document
-from flaxformer.report.write import report_path, write
+from flaxformer.report.files import write
+from flaxformer.store.places import REPORT
 from flaxformer.store.store import Store
 
 
@@ -62,7 +63,7 @@ def test_every_cause_of_failure_is_shown_with_its_number(tmp_path):
     analysis = write(store)
     console = Console(width=300, record=True, file=io.StringIO())
     terminal.show(console, analysis)
-    page = report_path(store).read_text()
+    page = (store.root / REPORT).read_text()
     for text in (console.export_text(), page, markdown.render(document(analysis))):
         assert all(f"cause {number}" in text for number in range(3))
     assert all(f"Traceback: ValueError: cause {number}" in page for number in range(3))

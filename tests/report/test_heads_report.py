@@ -16,8 +16,8 @@ from flaxformer.report import heads, maps
 from flaxformer.report.colours import DARK
 from flaxformer.report.drawing import COLUMN, PAGE, STYLE
 from flaxformer.report.figures import save
+from flaxformer.report.files import write
 from flaxformer.report.heads_figure import attention_figure, heads_figure, lens_figure
-from flaxformer.report.write import write
 from flaxformer.store.records import write_table
 
 LAYERS, HEADS, SEEDS = 2, 3, 5

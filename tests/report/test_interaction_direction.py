@@ -9,8 +9,8 @@ from study.tiny import INTERACTION, fill, tiny
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import markdown, tables, verdicts
 from flaxformer.report.document import document
+from flaxformer.report.files import write
 from flaxformer.report.terminal import show
-from flaxformer.report.write import write
 from flaxformer.study import Claim
 
 BOTH = (

@@ -10,8 +10,8 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.report import scaling_text
 from flaxformer.report.colours import GREY
 from flaxformer.report.drawing import COLUMN, MARKERS, PAGE, STYLE
+from flaxformer.report.files import write
 from flaxformer.report.scaling_figure import joint_law_figure
-from flaxformer.report.write import write
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from study.tiny import NORM, fill, tiny
 from flaxformer.analysis import trials
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import table
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.statistics.estimates import estimate
 from flaxformer.statistics.judgement import judge_difference, judge_differences, with_verdicts
 from flaxformer.store import records

@@ -13,7 +13,7 @@ from study.tiny import BASELINE, LOWER, NORM, RATE, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import figures, phrasing, terminal, verdicts
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim

@@ -8,12 +8,12 @@ from study.scaling_studies import scaled, scores, sized
 from study.tiny import fill
 
 from flaxformer.analysis.scaling_analysis import Crossing, PredictedEffect
-from flaxformer.report import figures, scaling_tables, scaling_text
+from flaxformer.report import figures, scaling_text
 from flaxformer.report.colours import DARK
 from flaxformer.report.drawing import COLUMN, PAGE, STYLE
+from flaxformer.report.files import write
 from flaxformer.report.scaling_figure import scaling_figure
 from flaxformer.report.scaling_text import interval
-from flaxformer.report.write import write
 from flaxformer.statistics.scaling_tests import LawEstimate
 
 
@@ -27,7 +27,7 @@ def test_the_page_and_the_tables_have_the_laws(tmp_path):
     store = fill(tmp_path, sized(), scores())
     found = write(store)
     page = (tmp_path / "report.html").read_text()
-    law, held_out, effects = (table.in_form("page") for table in scaling_tables.scaling(found))
+    law, held_out, effects = (table.in_form("page") for table in scaling_text.tables(found))
     assert "<h2>Scaling</h2>" in page
     for table in (law, held_out, effects):
         assert table.rows
@@ -57,7 +57,7 @@ def test_the_figure_has_curves_and_hollow_held_out_sizes(analysis, width):
 
 def test_a_study_without_scaling_has_no_tables_and_no_figure(tmp_path):
     found = scaled(tmp_path, scaling=None)
-    assert scaling_tables.scaling(found) == []
+    assert scaling_text.tables(found) == []
     assert scaling_text.findings(found) == []
     assert scaling_figure(found) is None
 

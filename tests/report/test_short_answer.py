@@ -9,9 +9,9 @@ from study.tiny import EQUAL, INTERACTION, LOWER, NORM, RATE, fill, tiny
 
 from flaxformer import Claim
 from flaxformer.analysis.analysis import analyse
-from flaxformer.cli.last_command import overrides_of
+from flaxformer.cli.parsing import overrides_of
 from flaxformer.cli.show import show_report
-from flaxformer.report.short import MOST_CLAIMS, show_answer
+from flaxformer.report.terminal import MOST_CLAIMS, show_answer
 from flaxformer.store.store import Store
 
 

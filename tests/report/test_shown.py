@@ -13,9 +13,9 @@ from flaxformer import cli
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import html
 from flaxformer.report.colours import DARK, PAGE_COLOURS
+from flaxformer.report.files import write
 from flaxformer.report.provenance_text import reproduction
 from flaxformer.report.reading import overrides_of
-from flaxformer.report.write import write
 from flaxformer.system.errors import UserError
 
 EMPTY = {"br", "hr", "meta", "img", "path", "rect", "use", "line", "circle", "ellipse", "polygon", "polyline", "stop"}

@@ -17,14 +17,14 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.sweep import Optimum
 from flaxformer.report import markdown, phrasing, tables, tex, verdicts
 from flaxformer.report.document import document
-from flaxformer.report.numbers import duration, exact, number, numbers, round_digits
+from flaxformer.report.numbers import exact, number, numbers, round_digits
 from flaxformer.report.table import EVERYWHERE, ItemTable, Table, words
 from flaxformer.report.table import number as number_column
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Probe
-from flaxformer.system.wording import count_of
+from flaxformer.system.wording import count_of, duration
 
 QUANTITY = {"quantity": "x"}
 

@@ -7,14 +7,14 @@ import math
 import jax
 import numpy as np
 import pytest
-from study.tiny import BASELINE, NORM, RATE, cache_folder, kept_programs, results, tiny
+from study.tiny import BASELINE, NORM, RATE, cache_folder, kept_programs, results, run, tiny
 
 from flaxformer.components import LayerNorm, RMSNorm
 from flaxformer.core.paths import replace_at
 from flaxformer.runner.events import Compiled, Finished
 from flaxformer.runner.execute import execute
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import missing, run
+from flaxformer.runner.launch import missing
 from flaxformer.runner.program import Program
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from study.tiny import BASELINE, RATE, results, tiny
+from study.tiny import BASELINE, RATE, results, run, tiny
 
 from flaxformer.cli import remat
 from flaxformer.core.paths import replace_at
@@ -17,7 +17,6 @@ from flaxformer.data import prepare
 from flaxformer.devices.sharding import Devices
 from flaxformer.diagnostics import coordinate_check
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.runner.trial_measurements import load_function, measure_trials
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, EqualCost, Halving
@@ -156,7 +155,7 @@ from pathlib import Path
 from runner import test_host_data
 from flaxformer.runner.events import Progressed
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
+from study.tiny import run
 from flaxformer.tasks import token_files
 
 token_files.RESIDENT = 0

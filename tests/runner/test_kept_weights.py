@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import polars as pl
 import pytest
-from study.tiny import BASELINE, FILE, RATE, cache_folder, kept_programs, tiny
+from study.tiny import BASELINE, FILE, RATE, cache_folder, kept_programs, run, tiny
 
 import flaxformer
 from flaxformer.checkpoint import Checkpoints
@@ -23,8 +23,7 @@ from flaxformer.core.paths import replace_at
 from flaxformer.runner import kept_weights, partial_runs
 from flaxformer.runner.events import Finished, Message, Progressed
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
-from flaxformer.store import weights as store_weights
+from flaxformer.store import places
 from flaxformer.study import Halving
 from flaxformer.system.errors import UserError
 from flaxformer.training import evaluate
@@ -108,9 +107,7 @@ def test_the_best_is_an_evaluation_with_a_finite_metric(tmp_path, scores, best, 
         for number in range(first, last):
             kept.save(4 * number, evaluations[number], lambda number=number: {"w": np.full((1, 2), number)})
         kept.wait()
-    assert Checkpoints(store_weights.weights_folder(tmp_path, trial.name)).steps() == (
-        [] if best is None else [4 * best]
-    )
+    assert Checkpoints(places.weights_folder(tmp_path, trial.name)).steps() == ([] if best is None else [4 * best])
     text = f"{trial.name}: no weights are kept, since no evaluation has a finite validation loss"
     assert said == [text] * (best is None)
 

@@ -14,8 +14,10 @@ from study.tiny import FILE, tiny
 from flaxformer.cli import launcher, main
 from flaxformer.cli.arguments import RunStudy
 from flaxformer.cli.parsing import parse, with_set
-from flaxformer.runner.launchers import LAUNCHERS, Options, Share, launching, local, ray, slurm
-from flaxformer.runner.launchers.share import shares
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launchers import launching, local, ray, slurm
+from flaxformer.runner.launchers.launching import LAUNCHERS
+from flaxformer.runner.launchers.options import Options, Share, shares
 from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.store.store import Store
 from flaxformer.study import Axis
@@ -134,7 +136,7 @@ def test_workers_get_the_arguments_of_the_command(words):
 
 
 def launch(plan, store, kind="local", options=None):
-    return launching.launch(kind, plan, store, ["tiny.py"], options or Options(), Console())
+    return launching.launch(kind, plan, Execution(output=store.root), ["tiny.py"], options or Options(), Console())
 
 
 def test_launch_declares_the_study_and_starts_shares_with_missing_trials(tmp_path, monkeypatch):

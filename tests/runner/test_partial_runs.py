@@ -5,14 +5,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from study.tiny import BASELINE, LOWER, RATE, cache_folder, kept_programs, results, tiny
+from study.tiny import BASELINE, LOWER, RATE, cache_folder, kept_programs, results, run, tiny
 
 from flaxformer.core.paths import replace_at
 from flaxformer.devices.sharding import Devices
 from flaxformer.runner import partial_runs
 from flaxformer.runner.events import Finished, Message, Progressed
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.runner.partial_runs import PartialRun
 from flaxformer.runner.program import MemoryFittedProgram
 from flaxformer.store.store import Store

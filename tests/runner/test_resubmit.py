@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 from study.tiny import LOWER, fill, tiny
 
-from flaxformer.runner.launchers import Share, resubmit
+from flaxformer.runner.launchers import resubmit
+from flaxformer.runner.launchers.options import Share
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
 

@@ -7,12 +7,11 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from study.tiny import RATE, cache_folder, kept_programs, tiny
+from study.tiny import RATE, cache_folder, kept_programs, run, tiny
 
 import flaxformer
 from flaxformer.cli import main
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.runner.trial_measurements import WithoutWeights, load_function, measure_trials
 from flaxformer.store import trial_measurements
 from flaxformer.store.store import Store

@@ -7,7 +7,7 @@ from study.coverage import FOLDER, script
 from study.scaling_studies import PRE, grid_study, joint_scores, scaled
 from study.tiny import NORM
 
-from flaxformer.report import scaling_tables, scaling_text
+from flaxformer.report import scaling_text
 from flaxformer.statistics import joint_law, scaling_tests
 from flaxformer.statistics.law_losses import LOSSES
 from flaxformer.study import Scaling
@@ -143,7 +143,7 @@ def test_each_arm_has_its_joint_law_and_its_prediction_of_the_held_out_size(tmp_
             assert fit.numbers[name].low < truth < fit.numbers[name].high
         [one] = fit.held_out
         assert one.is_inside
-    laws, held_out = (table.in_form("page") for table in scaling_tables.scaling(analysis)[-2:])
+    laws, held_out = (table.in_form("page") for table in scaling_text.tables(analysis)[-2:])
     assert [row[:2] for row in laws.rows] == [["pre", "identified"], ["post", "identified"]]
     assert [row[-1] for row in held_out.rows] == ["yes", "yes"]
     lines = scaling_text.findings(analysis)
@@ -190,9 +190,7 @@ def test_a_law_that_is_not_identified_has_its_reason(tmp_path, case):
     [fit] = analysis.scaling.joint_fits
     assert reason in fit.reason
     assert fit.numbers == {}
-    assert f"not identified: {fit.reason}" in [
-        row[0] for row in scaling_tables.scaling(analysis)[-2].in_form("page").rows
-    ]
+    assert f"not identified: {fit.reason}" in [row[0] for row in scaling_text.tables(analysis)[-2].in_form("page").rows]
 
 
 @pytest.mark.parametrize("sizes", [{"widths": (8,), "steps": (4, 16, 64, 256, 512, 1024)}, {"steps": (4,)},

@@ -137,7 +137,7 @@ def test_the_whole_table_has_every_value_of_every_row(folder):
 
 
 def test_lists_are_read_where_they_are(folder):
-    rows, table = Store(folder).rows(), columns.lists(Store(folder), "evaluated_at", "validation_loss_curve")
+    rows, table = Store(folder).rows(), columns.read(Store(folder), "evaluated_at", "validation_loss_curve")
     for own in table.iter_rows(named=True):
         for name in ("evaluated_at", "validation_loss_curve"):
             assert repr(own[name]) == repr(rows[own["trial"]].get(name))
@@ -157,7 +157,11 @@ NAMES = [column.name for column in COLUMNS] + [
 def check_all_reads(folder):
     """Each read by column succeeds, and has the trials and the damage of `Store.rows`."""
     rows, corrupt, _ = found_by(folder, lambda store: store.rows())
-    for read in (columns.scalars, columns.everything, lambda own: columns.lists(own, "evaluated_at", "other_curve")):
+    for read in (
+        columns.scalars,
+        columns.everything,
+        lambda own: columns.read(own, "evaluated_at", "other_curve"),
+    ):
         table, noted, _ = found_by(folder, read)
         assert (sorted(table["trial"]), noted.keys()) == (sorted(rows), corrupt.keys())
     again, *_ = found_by(folder, lambda store: columns.rows_of(store, list(rows)))

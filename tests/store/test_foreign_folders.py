@@ -8,7 +8,7 @@ import polars
 import pytest
 from ledger.ledgers import START, ledger
 from rich.console import Console
-from study.tiny import LOWER, fill, tiny
+from study.tiny import LOWER, fill, run, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.checkpoint import Stop
@@ -16,9 +16,8 @@ from flaxformer.jobs import Job, train
 from flaxformer.ledger.improve import OpenLedger
 from flaxformer.report import markdown, terminal
 from flaxformer.report.document import document
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.runner.probes import run_probe
 from flaxformer.store import records
 from flaxformer.store.places import JOB, LEDGER, MARKS, STUDY

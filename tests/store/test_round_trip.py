@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from study.tiny import fill, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report.write import write
+from flaxformer.report.files import write
+from flaxformer.store.checks import check_rows
 from flaxformer.store.declaration import DeclaredArm, DeclaredAxis
-from flaxformer.store.round_trip import check_rows
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Points
 from flaxformer.study.plan import declaration

@@ -14,13 +14,13 @@ import pytest
 from msgspec.structs import replace
 from study import faults
 from study.faults import STUDY, TRIALS, results, train
-from study.tiny import FILE, fill, tiny
+from study.tiny import FILE, fill, run, tiny
 
 from flaxformer.cli import main
 from flaxformer.cli import run as commands
 from flaxformer.components import POST, PRE
 from flaxformer.core.paths import replace_at
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner import launch
 from flaxformer.runner.events import Finished, Message
 from flaxformer.store import leases, records
@@ -325,7 +325,7 @@ def test_a_worker_waits_for_leases_of_others_and_takes_over_when_they_expire(who
 
 def test_two_owners_of_one_trial_leave_one_row(whole, tmp_path, monkeypatch):
     """As when one was suspended for long, and goes on after another has taken its lease over."""
-    first = launch.run(STUDY, launch.Execution(output=tmp_path, devices=1))
+    first = run(STUDY, launch.Execution(output=tmp_path, devices=1))
     assert isinstance(next(event for event in first if isinstance(event, Finished)), Finished)
     with monkeypatch.context() as patch:
         patch.setattr(leases, "owner_is_gone", lambda lease: True)
@@ -394,7 +394,7 @@ def test_only_the_named_trials_are_trained(whole, tmp_path):
 
 def test_shares_of_one_group_are_trained_at_the_same_time(whole, tmp_path):
     shares = [TRIALS[0::2], TRIALS[1::2]]
-    runs = [launch.run(STUDY, launch.Execution(output=tmp_path, devices=1), only=share) for share in shares]
+    runs = [run(STUDY, launch.Execution(output=tmp_path, devices=1), only=share) for share in shares]
     rows = [[next(event for event in one if isinstance(event, Finished)).row["trial"]] for one in runs]
     for own, one in zip(rows, runs, strict=True):
         own += trained(one)

@@ -3,7 +3,7 @@
 import hashlib
 import time
 
-from study.tiny import INCIDENTAL, NORM, RATE, tiny
+from study.tiny import INCIDENTAL, NORM, RATE, run, tiny
 
 from flaxformer.runner import launch
 from flaxformer.runner import program as program_module
@@ -72,7 +72,7 @@ def provenance(file=None):
 
 def train(root, study=STUDY, **changes):
     """Run to the end; returns what happened."""
-    return list(launch.run(study, Execution(output=root, devices=1, chunk_steps=3), **changes))
+    return list(run(study, Execution(output=root, devices=1, chunk_steps=3), **changes))
 
 
 def results(root):

@@ -7,7 +7,7 @@ from study.tiny import LOWER, NORM, RATE, fill, tiny
 
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import phrasing, tables, verdicts
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.launch import derive_numbers
 from flaxformer.runner.stages import survivors
 from flaxformer.store.rows import Row

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from study.tiny import BASELINE, RATE, cache_folder, kept_programs, results, tiny
+from study.tiny import BASELINE, RATE, cache_folder, kept_programs, results, run, tiny
 
 import flaxformer
 from flaxformer.checkpoint import Stop
@@ -17,7 +17,6 @@ from flaxformer.jobs import Job, train
 from flaxformer.runner import partial_runs
 from flaxformer.runner.events import Message, Progressed
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.runner.remaining import declare
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Study

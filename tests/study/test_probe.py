@@ -7,12 +7,11 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
-from study.tiny import RATE, tiny
+from study.tiny import RATE, run, tiny
 
 from flaxformer.analysis.analysis import analyse
-from flaxformer.report.write import write
+from flaxformer.report.files import write
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.declarations import declare
 from flaxformer.store.store import Store

@@ -11,15 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import qmc
-from study.tiny import BASELINE, NORM, cache_folder, fill, kept_programs, results, tiny
+from study.tiny import BASELINE, NORM, cache_folder, fill, kept_programs, results, run, tiny
 
 from flaxformer.analysis import tuned_value
 from flaxformer.analysis.analysis import analyse
 from flaxformer.analysis.former_results import superseded_rows
 from flaxformer.cli import main
 from flaxformer.core.paths import get_at
-from flaxformer.report import index
-from flaxformer.report import write as report_module
+from flaxformer.report import files, index
 from flaxformer.runner import launch, rung_verification, stages
 from flaxformer.runner.events import Finished
 from flaxformer.runner.execution import Execution
@@ -216,7 +215,7 @@ def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_pat
     trained = pretend(monkeypatch, by_rate)
     study, execution = halved(), Execution(output=tmp_path)
     assert stages.remaining_work(StudyPlan(study), execution) == (36 + 12 + 4, 36 * 3 + 12 * 9 + 4 * 27)
-    assert len(list(launch.run(study, execution))) == len(trained) == 36 + 12 + 4
+    assert len(list(run(study, execution))) == len(trained) == 36 + 12 + 4
     rates = {
         (steps, norm): sorted({int(name.split("rate=")[1][0]) for name, n in trained if n == steps and norm in name})
         for steps in (9, 27)
@@ -231,7 +230,7 @@ def test_halving_trains_the_best_of_each_program_to_the_end(monkeypatch, tmp_pat
         row = rows[trial.name]
         assert row["validation_loss"] == by_rate(trial, row.get("stopped_at") or 27)
         assert row["status"] == ("stopped" if row.get("stopped_at") else "done")
-    assert list(launch.run(study, execution)) == []
+    assert list(run(study, execution)) == []
     assert stages.remaining_work(StudyPlan(study), execution) == (0, 0)
 
 
@@ -242,9 +241,9 @@ def test_a_halving_that_was_stopped_goes_on_and_ends_alike(monkeypatch, tmp_path
     trained = pretend(monkeypatch, by_rate)
     study = halved(axes=(NORM, Axis(RATE, {str(i): i * 1e-3 for i in (4, 7)}, name="rate")), halving=Halving(2, 3))
     study = dataclasses.replace(study, seeds=(3,) if events < 8 else (3, 5))
-    list(launch.run(study, Execution(output=tmp_path / "whole")))
+    list(run(study, Execution(output=tmp_path / "whole")))
     whole = len(trained)
-    begun = launch.run(study, Execution(output=tmp_path / "cut"))
+    begun = run(study, Execution(output=tmp_path / "cut"))
     for _ in range(events):
         next(begun)
     begun.close()
@@ -252,7 +251,7 @@ def test_a_halving_that_was_stopped_goes_on_and_ends_alike(monkeypatch, tmp_path
     assert sum(rung["done"] for rung in found["rungs"].values()) + found["done"] == events
     assert list(found["rungs"]) == (["3", "6"] if events > 8 else ["3"])
     before = len(trained)
-    assert len(list(launch.run(study, Execution(output=tmp_path / "cut")))) == whole - events
+    assert len(list(run(study, Execution(output=tmp_path / "cut")))) == whole - events
     assert len(trained) - before == whole - events
     assert results(Store(tmp_path / "cut").rows()) == results(Store(tmp_path / "whole").rows())
 
@@ -260,8 +259,8 @@ def test_a_halving_that_was_stopped_goes_on_and_ends_alike(monkeypatch, tmp_path
 def test_the_report_shows_stopped_runs_as_what_they_are(monkeypatch, tmp_path):
     pretend(monkeypatch, by_rate)
     study = halved()
-    list(launch.run(study, Execution(output=tmp_path / "s")))
-    analysis = report_module.write(Store(tmp_path / "s"))
+    list(run(study, Execution(output=tmp_path / "s")))
+    analysis = files.write(Store(tmp_path / "s"))
     assert (analysis.missing, len(analysis.stopped_runs), len(analysis.failed_runs)) == (0, 32, 0)
     whole = {(arm.labels["norm"], arm.labels["rate"]) for arm in analysis.arms if arm.estimate.n}
     assert whole == {("pre", "4"), ("post", "7")}
@@ -286,7 +285,7 @@ def test_a_failed_run_puts_its_arm_behind_and_stays_failed(monkeypatch, tmp_path
     broken = "norm=pre,rate=4,seed=5"
     pretend(monkeypatch, by_rate, failing=lambda trial: trial.name == broken)
     study, store = halved(), Store(tmp_path)
-    list(launch.run(study, Execution(output=tmp_path)))
+    list(run(study, Execution(output=tmp_path)))
     rows = store.rows()
     assert rows[broken]["status"] == "failed"
     assert rows["norm=pre,rate=4,seed=3"]["status"] == "stopped"
@@ -305,12 +304,12 @@ def test_a_failed_run_that_is_trained_again_decides_as_if_it_had_not_failed(monk
     broken = f"{name} norm=pre,{name}=4,seed=5"
     whole, cut = Execution(output=tmp_path / "whole"), Execution(output=tmp_path / "cut")
     pretend(monkeypatch, loss)
-    list(launch.run(study, whole))
+    list(run(study, whole))
     pretend(monkeypatch, loss, failing=lambda trial: trial.name == broken)
-    list(launch.run(study, cut))
+    list(run(study, cut))
     failed = Store(tmp_path / "cut").rows()
     pretend(monkeypatch, loss)
-    list(launch.run(study, cut, retry_failed=True))
+    list(run(study, cut, retry_failed=True))
     rows = Store(tmp_path / "cut").rows()
     assert results(rows) == results(Store(tmp_path / "whole").rows())
     assert rung_verification.halving_differences(tmp_path / "cut", StudyPlan(study), rows) == {}
@@ -319,7 +318,7 @@ def test_a_failed_run_that_is_trained_again_decides_as_if_it_had_not_failed(monk
     }
     assert moved
     assert moved <= {row.trial for row in superseded_rows(Store(tmp_path / "cut"))}
-    assert list(launch.run(study, cut, retry_failed=True)) == []
+    assert list(run(study, cut, retry_failed=True)) == []
 
 
 def test_results_of_former_code_at_a_rung_are_refused_or_kept_as_such(monkeypatch, tmp_path):
@@ -332,14 +331,14 @@ def test_results_of_former_code_at_a_rung_are_refused_or_kept_as_such(monkeypatc
     pretend(monkeypatch, by_rate)
     axes = (NORM, Axis(RATE, {str(i): i * 1e-3 for i in (4, 7, 8)}, name="rate"))
     before, after = (halved(axes=axes, measure=function) for function in (former, present))
-    begun = launch.run(before, Execution(output=tmp_path))
+    begun = run(before, Execution(output=tmp_path))
     for _ in range(12):
         next(begun)
     begun.close()
     former_prints = Store(tmp_path).declaration.fingerprints
     with pytest.raises(UserError, match=r"holds 12 results of 6 arms made by code that has changed"):
-        list(launch.run(after, Execution(output=tmp_path)))
-    list(launch.run(after, Execution(output=tmp_path), on_code_change="keep"))
+        list(run(after, Execution(output=tmp_path)))
+    list(run(after, Execution(output=tmp_path), on_code_change="keep"))
     store = Store(tmp_path)
     assert [(change.decision, change.results) for change in store.declaration.code_changes] == [("keep", 12)]
     assert analyse(store).missing == 0
@@ -351,24 +350,24 @@ def test_results_of_former_code_at_a_rung_are_refused_or_kept_as_such(monkeypatc
 
 def test_a_rung_that_was_ended_by_a_failure_decides_nothing(monkeypatch, tmp_path):
     trained = pretend(monkeypatch, by_rate, failing=lambda trial: trial.name == "norm=pre,rate=4,seed=5")
-    list(launch.run(halved(), Execution(output=tmp_path), on_error="stop"))
+    list(run(halved(), Execution(output=tmp_path), on_error="stop"))
     assert Store(tmp_path).rows() == {}
     assert {steps for _, steps in trained} == {3}
 
 
 def test_another_rule_among_other_runs_is_another_study(monkeypatch, tmp_path):
     pretend(monkeypatch, by_rate)
-    list(launch.run(halved(), Execution(output=tmp_path)))
+    list(run(halved(), Execution(output=tmp_path)))
     for other in (halved(halving=Halving(2, 3)), halved(halving=None), halved(seeds=(3, 5, 6))):
         with pytest.raises(UserError, match=r"another recipe.*\n.*halving"):
-            list(launch.run(other, Execution(output=tmp_path)))
+            list(run(other, Execution(output=tmp_path)))
     assert "until" not in json.dumps(plain(declaration(halved()))["recipes"])
     assert "halving" not in json.dumps(plain(declaration(halved(halving=None))))
 
 
 def test_some_trials_alone_are_refused_where_others_decide_about_them(tmp_path):
     with pytest.raises(UserError, match="study 'tiny' is trained in stages"):
-        list(launch.run(halved(), Execution(output=tmp_path), only=["norm=pre,rate=4,seed=5"]))
+        list(run(halved(), Execution(output=tmp_path), only=["norm=pre,rate=4,seed=5"]))
 
 
 @pytest.fixture(scope="module")
@@ -383,7 +382,7 @@ def staged(**changes):
 
 @pytest.mark.slow
 def test_an_arm_that_goes_on_repeats_what_it_did_to_the_rung(programs, tmp_path):
-    list(launch.run(staged(halving=Halving(2, 3)), Execution(output=tmp_path, devices=1)))
+    list(run(staged(halving=Halving(2, 3)), Execution(output=tmp_path, devices=1)))
     rows, rung = Store(tmp_path).rows(), Store(tmp_path / "rungs" / "3").rows()
     [best] = [name for name, row in rows.items() if row["status"] == "done"]
     [other] = [name for name, row in rows.items() if row["status"] == "stopped"]
@@ -398,7 +397,7 @@ def test_an_arm_that_goes_on_repeats_what_it_did_to_the_rung(programs, tmp_path)
 @pytest.mark.slow
 def test_what_halving_finishes_is_to_the_bit_what_runs_without_it_give(programs, tmp_path):
     for name, study in (("plain", staged()), ("staged", staged(halving=Halving(2, 3)))):
-        list(launch.run(study, Execution(output=tmp_path / name, devices=1)))
+        list(run(study, Execution(output=tmp_path / name, devices=1)))
     whole, rows = results(Store(tmp_path / "plain").rows()), results(Store(tmp_path / "staged").rows())
     [best] = [name for name, row in rows.items() if row["status"] == "done"]
     own = {"fingerprint"}  # the halving is part of the recipe
@@ -436,7 +435,7 @@ def test_rounds_of_suggestions_come_nearer(optuna, monkeypatch, tmp_path):
     trained = pretend(monkeypatch, valley)
     study = search(rounds=4, samples=10)
     assert remaining(study, Execution(output=tmp_path)) == (80, 480)
-    list(launch.run(study, Execution(output=tmp_path)))
+    list(run(study, Execution(output=tmp_path)))
     assert len(trained) == len({name for name, _ in trained}) == 4 * 10 * 2
     rows = Store(tmp_path).rows()
     losses = [rows[name]["validation_loss"] for name, _ in trained]
@@ -450,29 +449,29 @@ def test_rounds_of_suggestions_come_nearer(optuna, monkeypatch, tmp_path):
 def test_a_search_that_was_stopped_goes_on_with_the_same_suggestions(optuna, monkeypatch, tmp_path, events):
     pretend(monkeypatch, valley)
     study = search(rounds=3, samples=4, seeds=(7,))
-    list(launch.run(study, Execution(output=tmp_path / "whole")))
-    begun = launch.run(study, Execution(output=tmp_path / "cut"))
+    list(run(study, Execution(output=tmp_path / "whole")))
+    begun = run(study, Execution(output=tmp_path / "cut"))
     for _ in range(events):
         next(begun)
     begun.close()
     (tmp_path / "cut" / "suggestions.jsonl").unlink()  # it can be computed again
-    assert len(list(launch.run(study, Execution(output=tmp_path / "cut")))) == 12 - events
+    assert len(list(run(study, Execution(output=tmp_path / "cut")))) == 12 - events
     assert results(Store(tmp_path / "cut").rows()) == results(Store(tmp_path / "whole").rows())
 
 
 def test_what_is_written_down_is_followed_whatever_the_sampler_would_say(optuna, monkeypatch, tmp_path):
     pretend(monkeypatch, valley)
-    list(launch.run(search(rounds=1), Execution(output=tmp_path)))
+    list(run(search(rounds=1), Execution(output=tmp_path)))
     first = set(Store(tmp_path).rows())
-    list(launch.run(search(rounds=2, search_seed=1), Execution(output=tmp_path)))
+    list(run(search(rounds=2, search_seed=1), Execution(output=tmp_path)))
     assert first < set(Store(tmp_path).rows())
     with pytest.raises(UserError, match="that are not in the search's space"):
-        list(launch.run(search(space=RATES), Execution(output=tmp_path)))
+        list(run(search(space=RATES), Execution(output=tmp_path)))
     other = {path.replace("learning_rate", "epsilon"): one for path, one in SPACE.items()}
     with pytest.raises(UserError, match="that are not in the search's space"):
-        list(launch.run(search(space=other), Execution(output=tmp_path)))
+        list(run(search(space=other), Execution(output=tmp_path)))
     with pytest.raises(UserError, match="that are not in the search's space"):
-        list(launch.run(search(space=SPACE | {RATE: Uniform(10, 11)}), Execution(output=tmp_path)))
+        list(run(search(space=SPACE | {RATE: Uniform(10, 11)}), Execution(output=tmp_path)))
 
 
 def test_suggestions_depend_on_scores_seed_goal_and_failures(optuna):
@@ -501,7 +500,7 @@ def test_suggestions_depend_on_scores_seed_goal_and_failures(optuna):
 def test_a_space_that_is_used_up_ends_the_search(optuna, monkeypatch, tmp_path):
     trained = pretend(monkeypatch, valley)
     few = search(space={"model.norm": Choice(NORM.levels)}, sampler=lambda seed: optuna.samplers.RandomSampler(seed))
-    list(launch.run(dataclasses.replace(few, rounds=9, samples=6), Execution(output=tmp_path)))
+    list(run(dataclasses.replace(few, rounds=9, samples=6), Execution(output=tmp_path)))
     assert len(trained) == 2 * 2
 
 
@@ -523,7 +522,7 @@ def test_tuned_is_the_best_mean_of_the_arms_that_are_meant(tmp_path):
 
 def test_tuned_does_not_see_stopped_arms(monkeypatch, tmp_path):
     pretend(monkeypatch, lambda trial, steps: by_rate(trial, steps) + steps)  # it gets worse: stopped ones look better
-    list(launch.run(halved(), Execution(output=tmp_path)))
+    list(run(halved(), Execution(output=tmp_path)))
     assert tuned_value(tmp_path, RATE, seeds=(0,), where={"norm": "pre"}) == 4e-3
     assert tuned_value(tmp_path, RATE, seeds=(0,), where={"norm": "post"}) == 7e-3
     with pytest.raises(UserError, match=r"has no arm with .* that was trained to the end"):
@@ -549,7 +548,7 @@ def test_what_is_wrong_with_tuned_is_named(tmp_path, changes, message):
 
 def test_an_unfinished_tuning_is_refused(monkeypatch, tmp_path):
     pretend(monkeypatch, lambda trial, steps: 1.0)
-    begun = launch.run(tiny(), Execution(output=tmp_path))
+    begun = run(tiny(), Execution(output=tmp_path))
     next(begun)
     begun.close()
     with pytest.raises(UserError, match="misses 11 of its runs; expected a finished study"):
@@ -599,13 +598,13 @@ def test_two_workers_in_one_folder_train_every_stage_once(monkeypatch, tmp_path,
         pytest.importorskip("optuna")
     trained = pretend(monkeypatch, by_rate if kind == "halving" else valley)
     study = halved() if kind == "halving" else search(samples=3)
-    list(launch.run(study, Execution(output=tmp_path / "one")))
+    list(run(study, Execution(output=tmp_path / "one")))
     alone, trained[:] = sorted(trained), []
     start = threading.Barrier(2)
 
     def work(_):
         start.wait()
-        return len(list(launch.run(study, Execution(output=tmp_path / "two"))))
+        return len(list(run(study, Execution(output=tmp_path / "two"))))
 
     with ThreadPoolExecutor(2) as pool:
         assert sum(1 for _ in pool.map(work, range(2))) == 2

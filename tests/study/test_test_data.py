@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from study.tiny import BASELINE, NORM, fill, tiny
+from study.tiny import BASELINE, NORM, fill, run, tiny
 
 from flaxformer.analysis import tuned_value
 from flaxformer.analysis.analysis import analyse
@@ -11,7 +11,6 @@ from flaxformer.components import Classifier, Patches
 from flaxformer.report import markdown
 from flaxformer.report.document import document
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.store.store import Store
 from flaxformer.study import Halving, LogUniform, Search
 from flaxformer.study.divergence import score

@@ -1,8 +1,9 @@
 """A study that trains in seconds: 12 runs of 6 steps in 2 compiled programs, a claim of every form; and helpers."""
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import jax
@@ -10,7 +11,9 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer.components import POST, PRE, Attention, Dense
 from flaxformer.config import ModelConfig
-from flaxformer.runner.launch import derive_numbers
+from flaxformer.runner.events import Event
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import derive_numbers, plan_of, run_plan
 from flaxformer.store.declaration import FORMAT, Declaration
 from flaxformer.store.declarations import declare
 from flaxformer.store.rows import Row
@@ -56,6 +59,12 @@ def tiny(**changes) -> Study:
         "caveats": ("It is tiny.",),
     }
     return Study(**(fields | changes))
+
+
+def run(study: Study, execution: Execution, only: Collection[str] | None = None, **settings) -> Iterator[Event]:
+    """Train what a study misses, by an execution with other settings."""
+    execution = dataclasses.replace(execution, **settings)
+    return run_plan(plan_of(study, execution), execution, only)
 
 
 def results(rows: dict[str, Row]) -> dict[str, dict]:

@@ -148,7 +148,7 @@ def test_probe_with_changed_code_is_refused_kept_or_measured_again(folder):
     def run(**how):
         [case] = find_cases(folder / "cases")
         with contextlib.closing(open("/dev/null", "w")) as nowhere:
-            return run_case(case, folder / "out", Execution(), False, Console(file=nowhere), **how)
+            return run_case(case, folder / "out", Execution(**how), False, Console(file=nowhere))
 
     def mean(outcome):
         return outcome.analyses[0][1].claims[0].judgement.effect.mean

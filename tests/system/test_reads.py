@@ -12,9 +12,9 @@ from flaxformer.claims.case import find_cases
 from flaxformer.cli import main
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.declarations import declare
+from flaxformer.store.places import weights_folder
 from flaxformer.store.rows import Row
 from flaxformer.store.store import Store
-from flaxformer.store.weights import weights_folder
 from flaxformer.study.load import load_study
 from flaxformer.study.plan import declaration
 from flaxformer.study.tracing import trace

@@ -3,10 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from study.tiny import BASELINE, tiny
+from study.tiny import BASELINE, run, tiny
 
 from flaxformer.runner.execution import Execution
-from flaxformer.runner.launch import run
 from flaxformer.store.store import Store
 from flaxformer.system.errors import UserError
 from flaxformer.tasks import Batch, Records

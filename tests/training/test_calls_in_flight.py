@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from flaxformer.devices.sharding import Devices
-from flaxformer.system.startup import cpu_devices
+from flaxformer.system import startup
 from flaxformer.training import cpu
 from flaxformer.training.cpu import MOST_CALLS, wait_every_few_calls
 
@@ -70,11 +70,11 @@ def test_a_single_device_never_waits(monkeypatch):
     [(-1, "", None), (1, "", None), (2, "", "4"), (8, "", "16"), (-1, "--xla_force_host_platform_device_count=3", "6")],
 )
 def test_threads_of_the_cpu_client(monkeypatch, devices, flags, threads):
-    monkeypatch.delenv(cpu_devices.THREADS, raising=False)
+    monkeypatch.delenv(startup.THREADS, raising=False)
     monkeypatch.setenv("XLA_FLAGS", flags)
-    monkeypatch.setattr(cpu_devices.jax, "config", type("Config", (), {"values": {"jax_num_cpu_devices": devices}}))
-    cpu_devices.two_threads_per_cpu_device()
-    assert os.environ.get(cpu_devices.THREADS) == threads
+    monkeypatch.setattr(startup.jax, "config", type("Config", (), {"values": {"jax_num_cpu_devices": devices}}))
+    startup.two_threads_per_cpu_device()
+    assert os.environ.get(startup.THREADS) == threads
 
 
 @pytest.mark.parametrize(
@@ -84,19 +84,19 @@ def test_threads_of_the_cpu_client(monkeypatch, devices, flags, threads):
 def test_a_number_of_devices_that_the_user_set_stays(monkeypatch, number, flags, updates):
     made = []
     config = {"values": {"jax_num_cpu_devices": number}, "update": lambda *words: made.append(words)}
-    monkeypatch.setenv(cpu_devices.THREADS, "3")
+    monkeypatch.setenv(startup.THREADS, "3")
     monkeypatch.setenv("XLA_FLAGS", flags)
-    monkeypatch.setattr(cpu_devices, "cpu_cores", lambda: 5)
-    monkeypatch.setattr(cpu_devices.jax, "config", type("Config", (), config))
-    cpu_devices.one_cpu_device_per_core()
+    monkeypatch.setattr(startup, "cpu_cores", lambda: 5)
+    monkeypatch.setattr(startup.jax, "config", type("Config", (), config))
+    startup.one_cpu_device_per_core()
     assert made == [("jax_num_cpu_devices", number) for number in updates]
 
 
 def test_a_number_of_threads_from_the_environment_stays(monkeypatch):
-    monkeypatch.setenv(cpu_devices.THREADS, "3")
-    monkeypatch.setattr(cpu_devices.jax, "config", type("Config", (), {"values": {"jax_num_cpu_devices": 8}}))
-    cpu_devices.two_threads_per_cpu_device()
-    assert os.environ[cpu_devices.THREADS] == "3"
+    monkeypatch.setenv(startup.THREADS, "3")
+    monkeypatch.setattr(startup.jax, "config", type("Config", (), {"values": {"jax_num_cpu_devices": 8}}))
+    startup.two_threads_per_cpu_device()
+    assert os.environ[startup.THREADS] == "3"
 
 
 @pytest.mark.slow
@@ -106,8 +106,8 @@ def test_a_number_of_threads_from_the_environment_stays(monkeypatch):
 def test_hundreds_of_calls_on_two_cpu_devices_end(loop, threads):
     """With two threads, all would wait for each other from about 32 calls in flight on."""
     code = textwrap.dedent(SET_UP) + textwrap.dedent(LOOPS[loop]) + "\nprint('ended')\n"
-    environment = {name: value for name, value in os.environ.items() if name not in (cpu_devices.THREADS, "XLA_FLAGS")}
-    environment |= {cpu_devices.THREADS: threads} if threads else {}
+    environment = {name: value for name, value in os.environ.items() if name not in (startup.THREADS, "XLA_FLAGS")}
+    environment |= {startup.THREADS: threads} if threads else {}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False
     )

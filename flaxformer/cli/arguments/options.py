@@ -16,7 +16,7 @@ ON_CODE_CHANGE = Literal["refuse", "keep", "retrain"]
 LAW_LOSSES = Literal["huber", "log_squares", "squares"]
 """The choices of `study.law_losses.LawLoss`, without importing JAX."""
 ON_ERROR = Literal["continue", "stop"]
-"""The choices of `runner.launch.OnError`, without importing JAX."""
+"""The choices of `runner.execution.OnError`, without importing JAX."""
 
 
 def positional(metavar: str, words: str, hint: str = "(required)") -> object:

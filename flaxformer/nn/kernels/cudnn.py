@@ -106,7 +106,7 @@ def _pad(x: Float[Array, "B length heads d"], width: int) -> Float[Array, "B len
 def self_check() -> str | None:
     """Return why a small call, forward and backward, fails or differs from plain products on this machine, or None.
 
-    On CUDA 13, cuDNN finds no kernel unless `flaxformer.system.startup.cuda.preload` was called before JAX started.
+    On CUDA 13, cuDNN finds no kernel unless `flaxformer.system.startup.preload_nvrtc` was called before JAX started.
     """
     with jax.ensure_compile_time_eval():
         numbers = jax.random.normal(jax.random.key(0), (3, 2, 64, 2, 64), jnp.bfloat16)

@@ -6,16 +6,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.runner.launch import declare, missing
+from flaxformer.runner.execution import Execution
+from flaxformer.runner.launch import declare, missing, store_of
 from flaxformer.runner.launchers import local, ray, slurm
-from flaxformer.runner.launchers.options import Options
-from flaxformer.runner.launchers.share import Share
+from flaxformer.runner.launchers.options import Options, Share
 from flaxformer.runner.stages import is_staged
-from flaxformer.store.store import Store
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError, did_you_mean
-from flaxformer.system.user_code.changes import OnCodeChange
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,24 +40,20 @@ LAUNCHERS = {
 def launch(
     kind: str,
     plan: StudyPlan,
-    store: Store,
+    execution: Execution,
     words: Sequence[str],
     options: Options,
     console: Console,
-    retry_failed: bool = False,
-    on_code_change: OnCodeChange = "refuse",
 ) -> bool:
     """Declare the study and start the workers that train its missing runs.
 
     Args:
       kind: name of a launcher in `LAUNCHERS`.
       plan: of the study.
-      store: its output folder.
+      execution: its settings; the workers, which get them by `words`, refuse further changes of code.
       words: what follows `flaxformer run` on the command line of a worker; its share is added here.
       options: of the launcher.
       console: for messages.
-      retry_failed: train failed trials again.
-      on_code_change: what to do with results whose user code has changed; the workers refuse further changes.
 
     Returns:
       true if all workers have ended; false if the jobs are only submitted.
@@ -75,10 +69,10 @@ def launch(
             f"study '{plan.study.name}' is trained in stages, which launchers do not support; run the command without "
             "--launcher, several times on one folder to share the work"
         )
-    launcher = LAUNCHERS[kind]
+    launcher, store = LAUNCHERS[kind], store_of(plan.study, execution)
     launcher.divide([], options)
-    trials = declare(plan, store, on_code_change).trials
-    todo = missing(plan, store, retry_failed=retry_failed)
+    trials = declare(plan, store, execution.on_code_change).trials
+    todo = missing(plan, store, retry_failed=execution.retry_failed)
     names = {trial.name for group in todo for trial in group.trials}
     shares = [share for share in launcher.divide(todo, options) if names.intersection(share.names(trials))]
     return not shares or launcher.start(words, shares, store.root.resolve(), options, console)

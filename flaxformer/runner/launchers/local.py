@@ -17,8 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.runner.launchers.options import Options
-from flaxformer.runner.launchers.share import Share, shares
+from flaxformer.runner.launchers.options import Options, Share, shares
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.interrupts import raise_if_interrupted
@@ -114,7 +113,7 @@ def _repeat(process: subprocess.Popen[str], index: int, console: Console) -> Non
     assert process.stdout is not None
     with process.stdout as lines:
         for line in lines:
-            console.print(f"worker {index}: {line.rstrip()}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"worker {index}: {line.rstrip()}", soft_wrap=True)
 
 
 def _ending(code: int) -> str:

@@ -14,8 +14,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from flaxformer.runner.launchers.options import Options, parse_int, parse_key_values
-from flaxformer.runner.launchers.share import Share, shares
+from flaxformer.runner.launchers.options import Options, Share, parse_int, parse_key_values, shares
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
@@ -76,10 +75,10 @@ def _begin(ray: ModuleType) -> None:
 
 def _report_end(ray: ModuleType, done: object, index: int, console: Console) -> None:
     try:
-        console.print(f"task {index} has ended with exit code {ray.get(done)}", highlight=False)
+        console.print(f"task {index} has ended with exit code {ray.get(done)}")
     except ray.exceptions.RayError as error:
         reason = str(error).strip().splitlines()[-1]
-        console.print(f"task {index} was lost ({reason}); its runs are kept", style="red", markup=False)
+        console.print(f"task {index} was lost ({reason}); its runs are kept", style="red")
 
 
 def _task(words: Sequence[str]) -> object:

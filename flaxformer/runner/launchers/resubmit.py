@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.runner.launchers.share import Share
+from flaxformer.runner.launchers.options import Share
 from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.store.leases import owner_is_gone, read_leases
 from flaxformer.store.rows import Row

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flaxformer.runner.launchers.options import Options, parse_int, parse_key_values
-from flaxformer.runner.launchers.share import Share, shares
+from flaxformer.runner.launchers.options import Options, Share, parse_int, parse_key_values, shares
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.files import make_folder
