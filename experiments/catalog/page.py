@@ -31,7 +31,7 @@ from flaxformer.report.reading import StudyResults
 from flaxformer.report.table import Table
 from flaxformer.statistics.corrections import benjamini_hochberg
 from flaxformer.system.files import write_atomically
-from flaxformer.system.wording import count_of
+from flaxformer.system.wording import count_of, signed
 from flaxformer.training.cost import run_cost
 
 HERE = Path(__file__).parent
@@ -177,8 +177,8 @@ def forest(answer: Answer) -> Figure:
 
 
 def number(value: float | None) -> str:
-    """A number with a sign and three decimals."""
-    return "–" if value is None or math.isnan(value) else f"{value:+.3f}"
+    """A number with its sign; "–" for none."""
+    return "–" if value is None or math.isnan(value) else signed(value)
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -287,7 +287,7 @@ def measured_effects(answers: Sequence[Answer]) -> dict[str, list[dict[str, obje
                 gains = {"gain": row["effect"], "low": row["low"], "high": row["high"]}
                 effects.setdefault(module, []).append(
                     {"task": answer.task, "weights": weights, "arm": row["arm"]}
-                    | {name: round(value, 4) for name, value in gains.items()}
+                    | {name: float(f"{value:.3g}") for name, value in gains.items()}
                     | {"verdict": row["verdict"]}
                 )
     return dict(sorted(effects.items()))

@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.json_reader import parse_json
+from flaxformer.system.wording import signed
 
 FOLDER = Path(__file__).parent
 FAMILIES = (
@@ -65,9 +66,9 @@ class MeasuredEffect:
 
     def __str__(self) -> str:
         """Gain, interval and verdict in words."""
-        interval = f"[{self.low:+.3f}, {self.high:+.3f}]"
+        interval = f"[{signed(self.low)}, {signed(self.high)}]"
         size = f"{self.weights / 1e6:.1f} M weights"
-        return f"{self.arm} {self.gain:+.3f} {interval} nats, {self.verdict} ({self.task}, {size})"
+        return f"{self.arm} {signed(self.gain)} {interval} nats, {self.verdict} ({self.task}, {size})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Mechanism:
     def gains(self) -> str:
         """Measured gains of its arms on text, from the lowest to the highest; empty without any."""
         gains = sorted(effect.gain for effect in self.effects if effect.task == "text")
-        return " to ".join(f"{gain:+.3f}" for gain in gains[:1] + gains[1:][-1:])
+        return " to ".join(signed(gain) for gain in gains[:1] + gains[1:][-1:])
 
 
 def read_mechanism(path: Path) -> Mechanism:

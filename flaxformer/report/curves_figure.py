@@ -73,6 +73,8 @@ def curves_figure(
     _set_limits(analysis, shown, panels)
     if against == "compute":
         set_log_scale(shown[0], "x", text=lambda flops: with_prefix(flops, ""))
+    else:
+        shown[0].xaxis.get_major_locator().set_params(integer=True)
     if len(used) > 1:
         heading = " · ".join(study_axis.name for study_axis in analysis.study.axes if study_axis.name != axis)
         add_legend(figure, shown, used, heading)

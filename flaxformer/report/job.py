@@ -267,6 +267,7 @@ def _draw(job: JobResults, width: float) -> "Drawing":
     if evaluations:
         ax.plot(*zip(*evaluations, strict=True), color=COLOURS[0], marker="o", ms=2.6, label="validation")
     ax.set_xlabel("step")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_ylabel("loss (nats)")
     ax.legend(frameon=False)
     return figure

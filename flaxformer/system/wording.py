@@ -36,6 +36,12 @@ def with_prefix(value: float, unit: str) -> str:
     return " ".join(f"{value / 1000**power:.3g} {prefixes[power]}{unit}".split())
 
 
+def signed(value: float) -> str:
+    """A number with its sign and three decimals; of one that is nearer to 0, two digits, such as "-0.00031"."""
+    places = 3 if value == 0 or abs(value) >= 0.005 else min(9, 1 - math.floor(math.log10(abs(value))))
+    return f"{value:+.{places}f}"
+
+
 def duration(seconds: float) -> str:
     """A time span such as "0.4 s", "12 s", "3 min 05 s" or "2 h 07 min"."""
     if seconds < 9.95:

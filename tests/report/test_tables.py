@@ -24,7 +24,7 @@ from flaxformer.runner.probes import run_probe
 from flaxformer.store.records import write_table
 from flaxformer.store.store import Store
 from flaxformer.study import Axis, Claim, Probe
-from flaxformer.system.wording import count_of, duration
+from flaxformer.system.wording import count_of, duration, signed
 
 QUANTITY = {"quantity": "x"}
 
@@ -371,3 +371,11 @@ def test_the_tables_of_a_study_say_its_numbers(tmp_path):
     assert "It is tiny." in page
     assert paper.count(r"\begin{tabular}") == 2
     assert paper.isascii()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.2124, "+0.212"), (-7.8716, "-7.872"), (-0.00417, "-0.0042"), (0.00031, "+0.00031"), (0.0, "+0.000")],
+)
+def test_a_small_effect_keeps_two_digits(value, text):
+    assert signed(value) == text
