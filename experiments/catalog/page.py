@@ -287,7 +287,7 @@ def measured_effects(answers: Sequence[Answer]) -> dict[str, list[dict[str, obje
                 gains = {"gain": row["effect"], "low": row["low"], "high": row["high"]}
                 effects.setdefault(module, []).append(
                     {"task": answer.task, "weights": weights, "arm": row["arm"]}
-                    | {name: float(f"{value:.3g}") for name, value in gains.items()}
+                    | {name: float(f"{value:.4g}") for name, value in gains.items()}
                     | {"verdict": row["verdict"]}
                 )
     return dict(sorted(effects.items()))
