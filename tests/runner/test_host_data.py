@@ -221,7 +221,7 @@ def cost_of(run):
 
 CALLED_BEFORE_TRAINING = {
     "cost": cost_of,
-    "memory by rematerialisation": lambda run: remat.memory_by_remat(run).keys(),
+    "memory by rematerialisation": lambda run: [row[:2] for row in remat.remat_table(run).rows],
     "tracing": lambda run: [
         (x.shape, x.dtype) for x in jax.tree.leaves(jax.eval_shape(concat_parts, batch_shapes(run.task.load())))
     ],
