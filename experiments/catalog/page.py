@@ -39,6 +39,8 @@ RESULTS = HERE / "results"
 EFFECTS = Path(flaxformer.__file__).parent / "catalog" / "effects.json"
 INDEX = Path("runs/catalog/index.html")
 """The tables as a page."""
+SOLVED = 0.995
+"""Share of right answers at which a task is solved."""
 LEVEL = 0.05
 """False discovery rate."""
 OF_A_RUN = (
@@ -177,7 +179,7 @@ def forest(answer: Answer) -> Figure:
 
 
 def number(value: float | None) -> str:
-    """A number with its sign; "–" for none."""
+    """A number with its sign; "–" for None or NaN."""
     return "–" if value is None or math.isnan(value) else signed(value)
 
 
@@ -346,7 +348,7 @@ def _answer(answer: Answer) -> list[str]:
         "",
         "Effects are gains of the test score over the baseline's, with 95 % intervals over paired seeds; a speed-up is "
         "the compute that the baseline needs for the final loss that both reach, divided by that of the arm. A hollow "
-        f"mark is no discovery.{times_text(answer)}",
+        f"mark is no discovery.{times_text(answer)}{ceiling_text(answer)}",
         "",
         markdown.table(answer.table),
     ]
@@ -361,6 +363,17 @@ def times_text(answer: Answer) -> str:
         " The time per step is relative to the baseline's, measured in turns in one process (step_times.py); the "
         "speed-up in time is that in compute at these times, whose own spread is not in its interval. Machine: "
         f"{machines}."
+    )
+
+
+def ceiling_text(answer: Answer) -> str:
+    """A sentence on the arms that answer everything right, whose order means little; empty without accuracies."""
+    if not answer.has_accuracies:
+        return ""
+    right = answer.effects.filter(pl.col("accuracy") >= SOLVED).height
+    return (
+        f" {right} of {count_of(answer.effects.height, 'arm')} answer at least {100 * SOLVED:g} % right: the task has "
+        "its ceiling there, and does not rank them."
     )
 
 

@@ -193,7 +193,8 @@ class Analysis:
         different = "was trained more than once, with different results"
         limits = [f"{name} is damaged and not used ({what})." for name, what in self.damaged.items()]
         limits += [
-            f"{trial} {different} ({what}): training is not deterministic."
+            f"{trial} {different} ({what}): training is not deterministic, or two "
+            "processes decided a halving differently."
             for trial, what in itertools.islice(self.disagreements.items(), MOST_LISTED)
         ]
         if (more := len(self.disagreements) - MOST_LISTED) > 0:

@@ -55,11 +55,11 @@ def main(arguments: Generate, console: Console) -> int:
     if arguments.input is not None:
         raise UserError(f"input is '{arguments.input}' with a run that continues a text; expected --prompt")
     asked = "\n" if arguments.prompt is None else arguments.prompt
-    if loaded.run is not None and isinstance(loaded.run.task, MaskedText):
-        return _fill_in(arguments, console, loaded, asked)
     prompt = text.encode(utf8(asked))
     if not prompt.size:
         raise UserError("prompt is empty; expected at least one token to continue")
+    if loaded.run is not None and isinstance(loaded.run.task, MaskedText):
+        return _fill_in(arguments, console, loaded, asked)
     steps = _number_of_tokens(arguments, loaded.config, prompt.size)
     if arguments.temperature is None and arguments.beams is None:
         arguments = dataclasses.replace(arguments, temperature=TEMPERATURE)
@@ -78,7 +78,6 @@ def _fill_in(arguments: Generate, console: Console, loaded: LoadedModel, prompt:
                             "them from left to right")  # fmt: skip
     rule = {name: getattr(arguments, name) for name in ("tokens", "top_k", "top_p", "seed")}
     temperature = TEMPERATURE if arguments.temperature is None else arguments.temperature
-    utf8(prompt)
     return print_pieces(console, [str(loaded.generate(prompt, temperature=temperature, **rule))])
 
 

@@ -1,6 +1,5 @@
 """Samples during training: a continuation of held-out text, or a translation of a held-out line."""
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,10 +8,10 @@ import numpy as np
 from jaxtyping import Array
 
 from flaxformer.core.params import fold_in_name
-from flaxformer.model import Sampling, apply, generate
+from flaxformer.model import Sampling, generate
 from flaxformer.model.weights import Transformer
 from flaxformer.tasks import Source
-from flaxformer.tasks.masked import MaskedText
+from flaxformer.tasks.masked import MaskedText, complete_text
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.task_tokenizer import text_of
 from flaxformer.training import Run
@@ -82,13 +81,9 @@ def _masked_sampler(run: Run, task: MaskedText, source: Source, tokens: int) -> 
         return None
     shown, sampling = text.decode(prompt), Sampling(temperature=TEMPERATURE)
 
-    @jax.jit
-    def complete(params: Transformer, key: Array) -> Array:
-        logits_of = functools.partial(apply, params, run.model)
-        return task.complete(logits_of, prompt, steps=steps, sampling=sampling, key=key)
-
     def sample(params: Transformer, step: int) -> Sample:
-        after = np.asarray(complete(params, jax.random.fold_in(_key(run), step)))
+        key = jax.random.fold_in(_key(run), step)
+        after = np.asarray(complete_text(params, run.model, task, prompt, key, steps=steps, sampling=sampling))
         return Sample(shown, text.decode([*prompt, *after])[len(shown) :])
 
     return sample

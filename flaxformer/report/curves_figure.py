@@ -19,6 +19,7 @@ from flaxformer.report.drawing import (
     has_wide_range,
     legend_height,
     set_log_scale,
+    set_whole_ticks,
     wrap,
 )
 from flaxformer.report.scores_figure import CHARACTER, LINE, panel_axis, series, series_styles
@@ -74,7 +75,7 @@ def curves_figure(
     if against == "compute":
         set_log_scale(shown[0], "x", text=lambda flops: with_prefix(flops, ""))
     else:
-        shown[0].xaxis.get_major_locator().set_params(integer=True)
+        set_whole_ticks(shown[0])
     if len(used) > 1:
         heading = " · ".join(study_axis.name for study_axis in analysis.study.axes if study_axis.name != axis)
         add_legend(figure, shown, used, heading)

@@ -149,6 +149,11 @@ def set_log_scale(
     scaled_axis.set_minor_formatter(NullFormatter())
 
 
+def set_whole_ticks(ax: Axes) -> None:
+    """Have the ticks of the x axis, such as steps, at whole numbers."""
+    ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+
+
 def has_wide_range(values: Sequence[float], ratio: float = 300.0) -> bool:
     """True if the values are positive and a logarithmic axis shows them better."""
     return bool(values) and min(values) > 0 and max(values) > ratio * min(values)

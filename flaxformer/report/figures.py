@@ -30,6 +30,7 @@ from flaxformer.system.wording import count_of
 METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 """Formats, with the metadata of the time of creation left out: equal results give equal files."""
 MOST_LAYOUTS = 4
+"""Number of times that a figure is laid out until its labels lie within it."""
 MOST = 12
 """Number of items that a description lists."""
 STOPPED = " Hollow marks are arms that were stopped early, at their score then; it is not a final result."

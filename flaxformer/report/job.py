@@ -256,7 +256,7 @@ def _interval(job: JobResults) -> int:
 def _draw(job: JobResults, width: float) -> "Drawing":
     from matplotlib.figure import Figure as Drawing
 
-    from flaxformer.report.drawing import COLUMN
+    from flaxformer.report.drawing import COLUMN, set_whole_ticks
 
     size, first = _interval(job), job.step - len(job.losses)
     means = [(first + end, sum(job.losses[end - size : end]) / size) for end in range(size, len(job.losses) + 1, size)]
@@ -267,7 +267,7 @@ def _draw(job: JobResults, width: float) -> "Drawing":
     if evaluations:
         ax.plot(*zip(*evaluations, strict=True), color=COLOURS[0], marker="o", ms=2.6, label="validation")
     ax.set_xlabel("step")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    set_whole_ticks(ax)
     ax.set_ylabel("loss (nats)")
     ax.legend(frameon=False)
     return figure

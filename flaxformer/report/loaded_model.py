@@ -27,7 +27,7 @@ from flaxformer.report.table import EVERYWHERE, ItemTable, TableColumn, number, 
 from flaxformer.study.weights_source import WeightsSource, find_weights, parse_labels, read_model
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import printable
-from flaxformer.tasks.masked import MaskedText
+from flaxformer.tasks.masked import MaskedText, complete_text
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.tasks.task_tokenizer import text_of
 from flaxformer.training.memory import check_decoding
@@ -163,8 +163,9 @@ class LoadedModel:
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         if self.run is not None and isinstance(self.run.task, MaskedText):
             steps = max(1, self.run.task.sequence_length - read.shape[-1]) if tokens is None else tokens
-            complete = jax.jit(functools.partial(_complete, self.config, self.run.task, steps, sampling))
-            return self._as_text(prompt, read, np.asarray(complete(self.params, read, jax.random.key(seed))))
+            key = jax.random.key(seed)
+            new = complete_text(self.params, self.config, self.run.task, read, key, steps=steps, sampling=sampling)
+            return self._as_text(prompt, read, np.asarray(new))
         steps = most_tokens(self.config, read.shape[-1]) if tokens is None else tokens
         check_decoding(self.params, self.config, read.shape[-1], steps)
         rows = np.atleast_2d(read)
@@ -213,13 +214,6 @@ class LoadedModel:
 
     def _repr_html_(self) -> str:
         return html.fragment([html.paragraph(self.about, "soft"), html.table(self.parts.table.in_form("page"))])
-
-
-def _complete(
-    config: ModelConfig, task: MaskedText, steps: int, sampling: Sampling, params: Transformer, read: Array, key: Array
-) -> Int[Array, "*batch steps"]:
-    """Return the tokens that a model of masked tokens fills in after those that were read."""
-    return task.complete(functools.partial(model.apply, params, config), read, steps=steps, sampling=sampling, key=key)
 
 
 def most_tokens(config: ModelConfig, prompt: int) -> int:

@@ -206,15 +206,13 @@ def _record_stopped(
     A failed run that was trained again may decide otherwise: results that this contradicts are set aside. A result of
     former code that was kept has the former fingerprint in the study too.
     """
-    at_rung, fingerprints = declared_at_rung.fingerprints, declared.fingerprints
-    ended = []
+    at_rung, present = declared_at_rung.fingerprints, declared.fingerprints
+    former, ended = present | declared.kept_results, []
     for row in (rows[Trial(arm, seed).name] for arm in stopped for seed in stage.seeds):
-        is_kept = row.status != "failed" and row.fingerprint != at_rung[row.trial]
-        known = fingerprints | declared.kept_results if is_kept else fingerprints
+        is_failed = row.status == "failed"
+        known = present if is_failed or row.fingerprint == at_rung[row.trial] else former
         row = dataclasses.replace(row, fingerprint=known[row.trial], declaration=declared.declaration)
-        ended.append(
-            row if row.status == "failed" else dataclasses.replace(row, status="stopped", stopped_at=stage.until)
-        )
+        ended.append(row if is_failed else dataclasses.replace(row, status="stopped", stopped_at=stage.until))
     with store.locked(LOCK_PATIENCE):
         supersede(store, contradictions(stage, stage.arms(), stopped, store.rows(), stage.until))
         if ended:

@@ -205,9 +205,15 @@ def is_reserved(name: str) -> bool:
 def difference(old: Row | None, new: Row) -> str:
     """Return how two results of a trial differ that should be the same bit for bit; "" if they do not.
 
-    Runs are the same only if as many were trained together, on the same kind of device.
+    Runs are the same only if as many were trained together, on the same kind of device. A halving that two processes
+    decide differently leaves a trial that was stopped and that was trained to the end.
     """
-    if old is None or {old.status, new.status} & {"failed", "stopped"} or old.fingerprint != new.fingerprint:
+    if old is None or "failed" in (old.status, new.status) or old.fingerprint != new.fingerprint:
+        return ""
+    if old.stopped_at != new.stopped_at:
+        ends = [f"stopped at step {n}" if n else "trained to the end" for n in (old.stopped_at, new.stopped_at)]
+        return " and ".join(ends)
+    if new.status == "stopped":
         return ""
     if (old.group_size, old.chunk_steps, old.device) != (new.group_size, new.chunk_steps, new.device):
         return ""

@@ -3,6 +3,7 @@
 Source: Devlin et al. 2019, section 3.1, task 1.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
@@ -12,8 +13,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from flaxformer.config import ModelConfig
 from flaxformer.core.struct import static
+from flaxformer.model.interface import apply
 from flaxformer.model.sampling import Sampling, filter_logits
+from flaxformer.model.weights import Transformer
 from flaxformer.system.errors import UserError
 from flaxformer.tasks.batch import Batch
 from flaxformer.tasks.corrupted import Corrupted, random_places
@@ -93,6 +97,21 @@ class MaskedText(Corrupted):
         """
         name = type(self).__name__
         raise UserError(f"{name} has no `fill_in`; expected a task whose model generates text, such as MaskedDiffusion")
+
+
+@functools.partial(jax.jit, static_argnames=("task", "steps"))
+def complete_text(
+    params: Transformer,
+    config: ModelConfig,
+    task: MaskedText,
+    tokens: Int[ArrayLike, "*batch T"],
+    key: Array,
+    *,
+    steps: int,
+    sampling: Sampling,
+) -> Int[Array, "*batch steps"]:
+    """Return `task.complete` with the logits of a model."""
+    return task.complete(functools.partial(apply, params, config), tokens, steps=steps, sampling=sampling, key=key)
 
 
 class MaskedTokens(MaskedText):

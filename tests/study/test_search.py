@@ -22,6 +22,7 @@ from flaxformer.report import files, index
 from flaxformer.runner import launch, rung_verification, stages
 from flaxformer.runner.events import Finished
 from flaxformer.runner.execution import Execution
+from flaxformer.store.records import write_table
 from flaxformer.store.rows import Row
 from flaxformer.store.status import status
 from flaxformer.store.store import Store
@@ -319,6 +320,19 @@ def test_a_failed_run_that_is_trained_again_decides_as_if_it_had_not_failed(monk
     assert moved
     assert moved <= {row.trial for row in superseded_rows(Store(tmp_path / "cut"))}
     assert list(run(study, cut, retry_failed=True)) == []
+
+
+def test_a_trial_that_was_stopped_and_trained_to_the_end_is_named_in_the_limits(monkeypatch, tmp_path):
+    """As two processes leave it that decide a halving differently."""
+    pretend(monkeypatch, by_rate)
+    list(run(halved(), Execution(output=tmp_path)))
+    store = Store(tmp_path)
+    assert not analyse(store).disagreements
+    trial, row = next((name, row) for name, row in store.rows().items() if row.stopped_at == 3)
+    other = dataclasses.replace(row, status="done", stopped_at=None)
+    write_table(tmp_path / "groups" / "other.parquet", [other])
+    assert analyse(Store(tmp_path)).disagreements == {trial: "trained to the end and stopped at step 3"}
+    assert any("decided a halving differently" in limit for limit in analyse(Store(tmp_path)).limits)
 
 
 def test_results_of_former_code_at_a_rung_are_refused_or_kept_as_such(monkeypatch, tmp_path):
