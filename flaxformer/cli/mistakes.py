@@ -4,7 +4,7 @@ import ast
 import os
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flaxformer.cli.arguments.studies import RunStudy
@@ -24,6 +24,7 @@ from flaxformer.system.python_files import (
     near_names,
     siblings,
 )
+from flaxformer.system.settings import ProfiledSteps, check_bounds, check_processes, mesh_sizes
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 """Texts of JAX's errors where memory ran out; on a CPU, it calls them internal errors."""
@@ -35,8 +36,13 @@ FOLDERS = ("directory", "a", "b")
 """Arguments of commands that are folders of results."""
 DYNAMIC = {"exec", "globals", "locals", "setattr", "vars"}
 """Functions by which a file may define a name that it does not assign."""
-LEAST = {"devices": 1, "group_size": 1, "chunk_steps": 1}
-"""Smallest value of options that are numbers."""
+TEXTS: dict[str, Callable[[str], object]] = {
+    "seeds": parse_seeds,
+    "share": Share.parse,
+    "profile": ProfiledSteps.parse,
+    "mesh": mesh_sizes,
+}
+"""Functions that read the text of an option, or refuse it."""
 NEEDS = {
     ("plan", "quick"): "target",
     ("train", "remat"): "plan",
@@ -164,20 +170,16 @@ def check_options(name: str, command: object) -> None:
     Raises:
       UserError: an option has a value that is never valid, or has no effect without another option.
     """
-    for option, least in LEAST.items():
-        value = getattr(command, option, None)
-        if value is not None and value < least:
-            raise UserError(f"{option} is {value}; expected at least {least}")
+    check_bounds(command)
+    for option, parse in TEXTS.items():
+        if (value := getattr(command, option, None)) is not None:
+            parse(value)
     for (owner, option), needed in NEEDS.items():
         if name == owner and getattr(command, option) and not getattr(command, needed):
             raise UserError(f"--{option} is given without --{needed}, and has no effect; expected both or neither")
-    seeds, share = getattr(command, "seeds", None), getattr(command, "share", None)
-    if seeds is not None:
-        parse_seeds(seeds)
-    if share is not None:
-        Share.parse(share)
     if isinstance(command, RunStudy):
         _check_launcher(command)
+    check_processes(*(getattr(command, option, None) for option in ("coordinator", "processes", "process")))
 
 
 def _check_launcher(command: RunStudy) -> None:

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from flaxformer.system.errors import UserError
+from flaxformer.system.settings import check_processes
 
 T = TypeVar("T")
 TIMEOUT = 300
@@ -40,18 +41,9 @@ def initialize(address: str | None = None, processes: int | None = None, process
     Raises:
       UserError: a malformed address, or one of the three without the others.
     """
-    if address is None and (processes, process) != (None, None):
-        raise UserError(f"processes is {processes} and process {process} without a coordinator; expected HOST:PORT")
+    check_processes(address, processes, process)
     if is_initialized() or (address is None and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) < 2):
         return
-    if address not in (None, "auto"):
-        if not re.fullmatch(r"[^\s:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", address):
-            raise UserError(f"coordinator is '{address}'; expected HOST:PORT, or auto")
-        if processes is None or process is None or not 0 <= process < processes:
-            raise UserError(
-                f"processes is {processes} and process {process}; expected the number of processes, and the number "
-                "of this one, from 0"
-            )
     # Two programs that run at once on a CPU would mix up the messages of their processes.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     jax.config.update("jax_enable_preemption_service", False)  # it would replace our handler of SIGTERM

@@ -20,7 +20,6 @@ device and on many; the compiler inserts the communication (Xu et al. 2021, "GSP
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -32,6 +31,7 @@ from jaxtyping import Array, PyTree
 from flaxformer.core.params import Parameters, ParametersT, path_name
 from flaxformer.core.weight_axes import Axes, axes
 from flaxformer.system.errors import UserError
+from flaxformer.system.settings import mesh_sizes
 from flaxformer.system.startup import two_threads_per_cpu_device
 
 T = TypeVar("T")
@@ -110,15 +110,9 @@ def parse_devices(text: str) -> Devices:
     """The devices that a text such as "data=2,tensor=4" names.
 
     Raises:
-      UserError: it names another axis, one twice, or what is not a number.
+      UserError: it names another axis, one twice, or what is not a positive number.
     """
-    sizes: dict[str, int] = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(data|fsdp|tensor)\s*=\s*(\d+)\s*", part)
-        if match is None or match[1] in sizes:
-            raise UserError(f"mesh is '{text}'; expected devices along data, fsdp and tensor, such as data=4,tensor=2")
-        sizes[match[1]] = int(match[2])
-    return Devices(**sizes)
+    return Devices(**mesh_sizes(text))
 
 
 def weight_spec(weight_axes: Axes, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:

@@ -7,12 +7,8 @@ from flaxformer.devices.sharding import Devices
 from flaxformer.jobs.trackers.choose import Track, trackers_of
 from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting, using
-from flaxformer.system.errors import UserError
+from flaxformer.system.settings import ProfiledSteps, check_bounds
 from flaxformer.system.user_code.changes import OnCodeChange
-from flaxformer.training.profile import ProfiledSteps
-
-LARGEST, MOST_SAMPLES = 2**31 - 1, 100_000
-LEAST = {"chunk_steps": 1, "save_every": 1, "keep_last": 1, "keep_best": 0, "samples": 0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,11 +54,7 @@ class Job:
     extend: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            most = MOST_SAMPLES if name == "samples" else LARGEST
-            if value is not None and not least <= value <= most:
-                raise UserError(f"{name} is {value}; expected at least {least} and at most {most:,}")
+        check_bounds(self, ("chunk_steps", "save_every", "keep_last", "keep_best", "samples"))
         trackers_of(self.track, self.file)
         if self.profile is not None:
             ProfiledSteps.parse(self.profile)

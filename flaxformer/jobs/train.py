@@ -33,6 +33,7 @@ from flaxformer.runner.events import (
 from flaxformer.runner.profiled import train_with_profile
 from flaxformer.study import initial_weights
 from flaxformer.system.remembered import forget
+from flaxformer.system.settings import ProfiledSteps
 from flaxformer.training import Run, TrainState, start
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.device_group import USABLE_MEMORY, DeviceGroup, default_devices
@@ -41,7 +42,6 @@ from flaxformer.training.loop import TrainedSteps, chunk_steps
 from flaxformer.training.memory import machine_bytes
 from flaxformer.training.micro_batches import check_batch
 from flaxformer.training.offload import state_shardings
-from flaxformer.training.profile import ProfiledSteps
 from flaxformer.training.run_functions import RunMetrics
 from flaxformer.training.step import ALIVE
 

@@ -22,9 +22,9 @@ from flaxformer.runner.results import failed_row
 from flaxformer.runner.schedule import Scheduler, Take
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.interrupts import interrupted, raise_if_interrupted
+from flaxformer.system.settings import ProfiledSteps
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.micro_batches import check_batch
-from flaxformer.training.profile import ProfiledSteps
 
 SECONDS_BETWEEN_CHECKS = 0.05
 """Time between two checks of the workers that an interrupted study waits for."""

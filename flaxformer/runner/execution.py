@@ -12,10 +12,10 @@ from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting, platform, using
 from flaxformer.store.places import WeightsToKeep, check_weights_to_keep
 from flaxformer.system.errors import UserError
+from flaxformer.system.settings import ProfiledSteps, check_bounds
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.wording import count_of
 from flaxformer.training.device_group import DeviceGroup
-from flaxformer.training.profile import ProfiledSteps
 
 OnError = Literal["continue", "stop"]
 
@@ -66,10 +66,7 @@ class Execution:
     on_code_change: OnCodeChange = "refuse"
 
     def __post_init__(self) -> None:
-        for name in ("devices", "group_size", "chunk_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} is {value}; expected at least 1")
+        check_bounds(self, ("devices", "group_size", "chunk_steps"))
         if not 0 <= self.save_minutes < math.inf:
             raise UserError(f"save_minutes is {self.save_minutes}; expected minutes, or 0 for never")
         check_weights_to_keep(self.keep)

@@ -9,6 +9,7 @@ from pathlib import Path
 from flaxformer.devices import distributed
 from flaxformer.runner.events import Message, Profiled
 from flaxformer.store.places import PROFILE
+from flaxformer.system.settings import ProfiledSteps
 from flaxformer.targets.devices import device_of
 from flaxformer.targets.part_costs import part_costs, total_cost
 from flaxformer.targets.texts import module_name
@@ -17,7 +18,7 @@ from flaxformer.targets.traffic import kernels_of
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.flops import flops_by_scope
 from flaxformer.training.loop import TrainedSteps
-from flaxformer.training.profile import ProfiledSteps, Trace, profiled_chunks
+from flaxformer.training.profile import Trace, profiled_chunks
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState
 

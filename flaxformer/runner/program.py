@@ -23,12 +23,12 @@ from flaxformer.study import initial_weights
 from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.identity import code_by_arm
 from flaxformer.study.program_groups import ProgramGroup
+from flaxformer.system.settings import ProfiledSteps
 from flaxformer.tasks.batch import Source
 from flaxformer.training.cost import run_cost
 from flaxformer.training.device_group import DeviceGroup
 from flaxformer.training.initial_weights import InitialWeights
 from flaxformer.training.loop import TrainedSteps, chunk_steps
-from flaxformer.training.profile import ProfiledSteps
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState
 

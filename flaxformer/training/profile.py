@@ -6,42 +6,19 @@ compilation is not in it. The division into chunks changes no number of the run.
 """
 
 import contextlib
-import dataclasses
 import math
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import jax
 
-from flaxformer.system.errors import UserError
+from flaxformer.system.settings import ProfiledSteps
 from flaxformer.training.compiled_run import CompiledRun
 from flaxformer.training.loop import TrainedSteps, chunk_steps, train_chunks
 from flaxformer.training.run import Run
 from flaxformer.training.step import TrainState
-
-
-@dataclasses.dataclass(frozen=True)
-class ProfiledSteps:
-    """Number of steps to profile, and the first of them; without it, those after the first chunk of a launch."""
-
-    count: int
-    first: int | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the steps that a text names: COUNT or FIRST:COUNT.
-
-        Raises:
-          UserError: it is neither, or a number is 0.
-        """
-        match = re.fullmatch(r"(?:(\d{1,9}):)?(\d{1,9})", text, re.ASCII)
-        first, count = match.groups() if match else (None, "0")
-        if int(count) < 1 or (first is not None and int(first) < 1):
-            raise UserError(f"profile is '{text}'; expected a number of steps, or FIRST:COUNT, such as 101:10")
-        return cls(int(count), None if first is None else int(first))
 
 
 class Trace(NamedTuple):

@@ -7,8 +7,9 @@ import jax
 import pytest
 
 from flaxformer.system.errors import UserError
+from flaxformer.system.settings import ProfiledSteps
 from flaxformer.training import profile
-from flaxformer.training.profile import ProfiledSteps, Trace, profiled_chunks
+from flaxformer.training.profile import Trace, profiled_chunks
 
 
 class Counter:
