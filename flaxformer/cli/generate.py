@@ -25,23 +25,19 @@ from flaxformer.model import Sampling, Transformer, beam_search, stream
 from flaxformer.model.call import PrefixInputs
 from flaxformer.report.loaded_model import TOKENIZER, LoadedModel, load, most_tokens
 from flaxformer.study.load import load_module
-from flaxformer.study.seeds import LAST
 from flaxformer.system.errors import UserError
+from flaxformer.system.settings import LARGEST
 from flaxformer.system.wording import printable
 from flaxformer.tasks.masked import MaskedText
 from flaxformer.tasks.pairs import PairTask
 from flaxformer.training import Run
 from flaxformer.training.memory import check_decoding
 
-MOST_BEAMS, MOST_TOKENS = 4096, 2**31 - 1
 EXPECTED = "defines edit, a dict of functions by path, or edit(params, run) that returns one"
 
 
 def main(arguments: Generate, console: Console) -> int:
     """Print the continuation of the prompt, or the translation."""
-    _check_numbers(arguments)
-    if arguments.beams is not None and (arguments.temperature, arguments.top_k, arguments.top_p) != (None, None, None):
-        raise UserError(f"beams is {arguments.beams} with temperature, top_k or top_p; expected one way to decode")
     loaded = load(
         arguments.directory,
         arguments.arm or "",
@@ -88,27 +84,13 @@ def _number_of_tokens(arguments: Generate, config: ModelConfig, prompt: int) -> 
       UserError: a number of tokens that does not fit.
     """
     most, longest = most_tokens(config, prompt), config.max_length
-    fits = MOST_TOKENS if longest is None else longest + 1 - prompt  # the last new token is not an input
+    fits = LARGEST if longest is None else longest + 1 - prompt  # the last new token is not an input
     if 0 < fits < (arguments.tokens or 1):
         raise UserError(
             f"tokens is {arguments.tokens} after a prompt of {prompt}; expected at most {fits}, since the model's "
             f"max_length is {longest}"
         )
     return arguments.tokens or most
-
-
-def _check_numbers(arguments: Generate) -> None:
-    """Check the numbers that no other part checks before it computes.
-
-    Raises:
-      UserError: a number out of range.
-    """
-    if not 0 <= arguments.seed <= LAST:
-        raise UserError(f"seed is {arguments.seed}; expected a whole number from 0 to {LAST:,}")
-    for name, most in (("beams", MOST_BEAMS), ("tokens", MOST_TOKENS)):
-        value = getattr(arguments, name)
-        if value is not None and not 1 <= value <= most:
-            raise UserError(f"{name} is {value}; expected a number from 1 to {most:,}")
 
 
 def _sampling(arguments: Generate) -> Sampling:

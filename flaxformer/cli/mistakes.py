@@ -7,9 +7,10 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from flaxformer.cli.arguments.runs import Generate
 from flaxformer.cli.arguments.studies import RunStudy
 from flaxformer.runner.launchers.options import Options, Share
-from flaxformer.study.seeds import parse_seeds
+from flaxformer.study.seeds import LAST, parse_seeds
 from flaxformer.system.digests import DamagedError
 from flaxformer.system.errors import UserError
 from flaxformer.system.objects import url_of
@@ -24,7 +25,14 @@ from flaxformer.system.python_files import (
     near_names,
     siblings,
 )
-from flaxformer.system.settings import ProfiledSteps, check_bounds, check_processes, mesh_sizes
+from flaxformer.system.settings import (
+    LARGEST,
+    ProfiledSteps,
+    check_bounds,
+    check_processes,
+    check_save_minutes,
+    mesh_sizes,
+)
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 """Texts of JAX's errors where memory ran out; on a CPU, it calls them internal errors."""
@@ -36,13 +44,15 @@ FOLDERS = ("directory", "a", "b")
 """Arguments of commands that are folders of results."""
 DYNAMIC = {"exec", "globals", "locals", "setattr", "vars"}
 """Functions by which a file may define a name that it does not assign."""
-TEXTS: dict[str, Callable[[str], object]] = {
+CHECKS: dict[str, Callable[..., object]] = {
     "seeds": parse_seeds,
     "share": Share.parse,
     "profile": ProfiledSteps.parse,
     "mesh": mesh_sizes,
+    "save_minutes": check_save_minutes,
 }
-"""Functions that read the text of an option, or refuse it."""
+"""Functions that read the value of an option, or refuse it."""
+MOST_BEAMS = 4096
 NEEDS = {
     ("plan", "quick"): "target",
     ("train", "remat"): "plan",
@@ -171,14 +181,16 @@ def check_options(name: str, command: object) -> None:
       UserError: an option has a value that is never valid, or has no effect without another option.
     """
     check_bounds(command)
-    for option, parse in TEXTS.items():
+    for option, check in CHECKS.items():
         if (value := getattr(command, option, None)) is not None:
-            parse(value)
+            check(value)
     for (owner, option), needed in NEEDS.items():
         if name == owner and getattr(command, option) and not getattr(command, needed):
             raise UserError(f"--{option} is given without --{needed}, and has no effect; expected both or neither")
     if isinstance(command, RunStudy):
         _check_launcher(command)
+    if isinstance(command, Generate):
+        _check_decoding(command)
     check_processes(*(getattr(command, option, None) for option in ("coordinator", "processes", "process")))
 
 
@@ -193,3 +205,15 @@ def _check_launcher(command: RunStudy) -> None:
             raise UserError(f"--{name} is given {value} and launcher is {launcher}; expected one of them")
     if command.json and (launcher or command.share):
         raise UserError("--json stands beside --launcher or --share; expected 'report DIR --json' after them")
+
+
+def _check_decoding(command: Generate) -> None:
+    """Check the numbers of a decoding, and that it has one way to decode."""
+    if not 0 <= command.seed <= LAST:
+        raise UserError(f"seed is {command.seed}; expected a whole number from 0 to {LAST:,}")
+    for name, most in (("beams", MOST_BEAMS), ("tokens", LARGEST)):
+        value = getattr(command, name)
+        if value is not None and not 1 <= value <= most:
+            raise UserError(f"{name} is {value}; expected a number from 1 to {most:,}")
+    if command.beams is not None and (command.temperature, command.top_k, command.top_p) != (None, None, None):
+        raise UserError(f"beams is {command.beams} with temperature, top_k or top_p; expected one way to decode")

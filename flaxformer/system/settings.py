@@ -1,6 +1,7 @@
 """Settings of the execution of runs, checked without JAX, so that a mistake in a command is answered at once."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable
 from typing import Self
@@ -30,6 +31,12 @@ def check_bounds(settings: object, names: Iterable[str] = BOUNDS) -> None:
         value, (least, most) = getattr(settings, name, None), BOUNDS[name]
         if value is not None and not least <= value <= most:
             raise UserError(f"{name} is {value}; expected at least {least} and at most {most:,}")
+
+
+def check_save_minutes(minutes: float) -> None:
+    """Raise UserError unless these are minutes between two saves, or 0 for never."""
+    if not 0 <= minutes < math.inf:
+        raise UserError(f"save_minutes is {minutes}; expected minutes, or 0 for never")
 
 
 @dataclasses.dataclass(frozen=True)
