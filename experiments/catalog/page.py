@@ -21,8 +21,9 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 import flaxformer
+from flaxformer import Task
 from flaxformer.analysis.speedup import at_common_score, compare_arms
-from flaxformer.catalog import mechanisms
+from flaxformer.catalog import MultiQueryRecall, mechanisms
 from flaxformer.report import html, markdown
 from flaxformer.report.colours import GREY, VERDICT_COLOURS
 from flaxformer.report.drawing import PAGE, STYLE
@@ -321,7 +322,9 @@ def readme(answers: Sequence[Answer]) -> str:
         "- Length of training: some mechanisms speed up the first steps, and others, such as slow averages, need many.",
         "- Compute: a mechanism that costs a tenth more compute gets a tenth fewer steps here. Sources often compare "
         "at equal steps.",
-        "- Tuning: only the learning rate is tuned, at three values. `(edge)` marks a best rate at an end of the grid.",
+        "- Tuning: only the learning rate is tuned, at three values, on one seed. `(edge)` marks a best rate at an end "
+        "of the grid. On recall the loss falls suddenly, at a step that varies with the seed: the choice of the rate has "
+        "chance in it, and an arm whose loss is high may not have begun to learn by its last step.",
         "",
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -348,7 +351,7 @@ def _answer(answer: Answer) -> list[str]:
         "",
         "Effects are gains of the test score over the baseline's, with 95 % intervals over paired seeds; a speed-up is "
         "the compute that the baseline needs for the final loss that both reach, divided by that of the arm. A hollow "
-        f"mark is no discovery.{times_text(answer)}{ceiling_text(answer)}",
+        f"mark is no discovery.{times_text(answer)}{accuracy_text(answer, baseline.task)}",
         "",
         markdown.table(answer.table),
     ]
@@ -366,14 +369,20 @@ def times_text(answer: Answer) -> str:
     )
 
 
-def ceiling_text(answer: Answer) -> str:
-    """A sentence on the arms that answer everything right, whose order means little; empty without accuracies."""
+def accuracy_text(answer: Answer, task: Task) -> str:
+    """Sentences on what guesses reach, and on arms at the ceiling; empty without accuracies."""
     if not answer.has_accuracies:
         return ""
     right = answer.effects.filter(pl.col("accuracy") >= SOLVED).height
+    guesses = ""
+    if isinstance(task, MultiQueryRecall):
+        guesses = (
+            f" A guess among all values is right in {100 * task.chance:.3g} % of the cases, a guess among those of the "
+            f"example, which recalls no pair, in {100 / task.pairs:.3g} %."
+        )
     return (
-        f" {right} of {count_of(answer.effects.height, 'arm')} answer at least {100 * SOLVED:g} % right: the task has "
-        "its ceiling there, and does not rank them."
+        f"{guesses} {right} of {count_of(answer.effects.height, 'arm')} answer at least {100 * SOLVED:g} % right: the "
+        "task has its ceiling there, and does not rank them."
     )
 
 
