@@ -323,8 +323,8 @@ def readme(answers: Sequence[Answer]) -> str:
         "- Compute: a mechanism that costs a tenth more compute gets a tenth fewer steps here. Sources often compare "
         "at equal steps.",
         "- Tuning: only the learning rate is tuned, at three values, on one seed. `(edge)` marks a best rate at an end "
-        "of the grid. On recall the loss falls suddenly, at a step that varies with the seed: the choice of the rate has "
-        "chance in it, and an arm whose loss is high may not have begun to learn by its last step.",
+        "of the grid. On recall the loss falls suddenly, at a step that varies with the seed: the choice of the rate "
+        "has chance in it, and an arm whose loss is high may not have begun to learn by its last step.",
         "",
     ]
     return "\n".join(lines).rstrip() + "\n"
