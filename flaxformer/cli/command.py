@@ -19,7 +19,7 @@ from flaxformer.cli.terminal import safe_console
 from flaxformer.system.garbage import without_collections
 from flaxformer.system.interrupts import interrupt_on_signals, raise_if_interrupted
 
-WITHOUT_JAX = ("new", "catalog", "completion", "report", "status")
+WITHOUT_JAX = ("new", "catalog", "completion", "fit", "prepare", "report", "status")
 """Commands that are ready before JAX would be imported."""
 
 

@@ -7,12 +7,13 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flaxformer.cli.arguments.runs import Generate
+from flaxformer.cli.arguments.runs import Generate, Train
 from flaxformer.cli.arguments.studies import RunStudy
 from flaxformer.runner.launchers.options import Options, Share
-from flaxformer.study.seeds import LAST, parse_seeds
+from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.digests import DamagedError
-from flaxformer.system.errors import UserError
+from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.extras import TRACKERS
 from flaxformer.system.objects import url_of
 from flaxformer.system.python_files import (
     CLASSES,
@@ -26,11 +27,9 @@ from flaxformer.system.python_files import (
     siblings,
 )
 from flaxformer.system.settings import (
-    LARGEST,
     ProfiledSteps,
-    check_bounds,
+    check_numbers,
     check_processes,
-    check_save_minutes,
     mesh_sizes,
 )
 
@@ -49,15 +48,17 @@ CHECKS: dict[str, Callable[..., object]] = {
     "share": Share.parse,
     "profile": ProfiledSteps.parse,
     "mesh": mesh_sizes,
-    "save_minutes": check_save_minutes,
 }
 """Functions that read the value of an option, or refuse it."""
-MOST_BEAMS = 4096
 NEEDS = {
     ("plan", "quick"): "target",
     ("train", "remat"): "plan",
 }
 """Option of a command without which another one has no effect."""
+EXCLUDES = {
+    ("train", "extend"): "restart",
+}
+"""Option of a command beside which another one has no effect."""
 
 
 def message(error: BaseException) -> str | None:
@@ -180,18 +181,31 @@ def check_options(name: str, command: object) -> None:
     Raises:
       UserError: an option has a value that is never valid, or has no effect without another option.
     """
-    check_bounds(command)
+    check_numbers(command)
     for option, check in CHECKS.items():
         if (value := getattr(command, option, None)) is not None:
             check(value)
     for (owner, option), needed in NEEDS.items():
         if name == owner and getattr(command, option) and not getattr(command, needed):
             raise UserError(f"--{option} is given without --{needed}, and has no effect; expected both or neither")
+    for (owner, option), other in EXCLUDES.items():
+        if name == owner and getattr(command, option) and getattr(command, other):
+            raise UserError(f"--{option} is given beside --{other}; expected one of them")
+    if isinstance(command, RunStudy | Train):
+        _check_trackers(command)
     if isinstance(command, RunStudy):
         _check_launcher(command)
     if isinstance(command, Generate):
         _check_decoding(command)
     check_processes(*(getattr(command, option, None) for option in ("coordinator", "processes", "process")))
+
+
+def _check_trackers(command: RunStudy | Train) -> None:
+    """Check that trackers are those of the package, or may be classes of the file."""
+    text = command.file.read_text(errors="replace") if command.track and command.file.is_file() else ""
+    for name in command.track:
+        if name not in TRACKERS and name not in text and "import *" not in text:
+            raise UserError(f"track is '{name}'{did_you_mean(name, list(TRACKERS))}")
 
 
 def _check_launcher(command: RunStudy) -> None:
@@ -208,12 +222,6 @@ def _check_launcher(command: RunStudy) -> None:
 
 
 def _check_decoding(command: Generate) -> None:
-    """Check the numbers of a decoding, and that it has one way to decode."""
-    if not 0 <= command.seed <= LAST:
-        raise UserError(f"seed is {command.seed}; expected a whole number from 0 to {LAST:,}")
-    for name, most in (("beams", MOST_BEAMS), ("tokens", LARGEST)):
-        value = getattr(command, name)
-        if value is not None and not 1 <= value <= most:
-            raise UserError(f"{name} is {value}; expected a number from 1 to {most:,}")
+    """Check that a decoding has one way to choose tokens."""
     if command.beams is not None and (command.temperature, command.top_k, command.top_p) != (None, None, None):
         raise UserError(f"beams is {command.beams} with temperature, top_k or top_p; expected one way to decode")

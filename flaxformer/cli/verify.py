@@ -39,10 +39,6 @@ def main(arguments: Verify, console: Console) -> int:
     if known.kind != "study":
         raise UserError(f"{store.root} holds a probe; expected a study")
     seed = secrets.randbelow(LAST) if arguments.seed is None else arguments.seed
-    if arguments.trials < 1:
-        raise UserError(f"--trials is {arguments.trials}; expected at least 1")
-    if not 0 <= seed <= LAST:
-        raise UserError(f"--seed is {seed}; expected 0 to {LAST:,}")
     study = copied_study(store, arguments, known.seeds)
     plan, rows = StudyPlan(study), store.rows()
     executions = executions_of(store, arguments)

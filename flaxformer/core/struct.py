@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar, Union, dataclass_transform, overload
 import numpy as np
 
 from flaxformer.core.pytree import Node, holds_array
+from flaxformer.system.bounds import BOUNDS, check_number
 from flaxformer.system.errors import UserError, did_you_mean, quote
 
 ValueT = TypeVar("ValueT")
@@ -28,12 +29,6 @@ REQUIRED = dataclasses.MISSING
 LARGEST = 2**63 - 1
 MOST_NAMES = 12
 """Largest number of classes that a message lists."""
-BOUNDS = {
-    "at_least": (lambda value, bound: value >= bound, "at least"),
-    "above": (lambda value, bound: value > bound, "above"),
-    "at_most": (lambda value, bound: value <= bound, "at most"),
-    "below": (lambda value, bound: value < bound, "below"),
-}
 
 
 @overload
@@ -250,10 +245,7 @@ def _check_value(where: str, value: object, metadata: Mapping[str, Any]) -> None
     if metadata["choices"] is not None and isinstance(value, str) and value not in metadata["choices"]:
         raise UserError(f"{where} is {quote(value)}{did_you_mean(value, list(metadata['choices']))}")
     if not isinstance(value, bool) and isinstance(value, int | float):
-        for name, bound in metadata["bounds"].items():
-            holds, words = BOUNDS[name]
-            if not holds(value, bound):
-                raise UserError(f"{where} is {quote(value)}; expected a number {words} {bound}")
+        check_number(where, value, metadata["bounds"])
         if isinstance(value, int) and abs(value) > LARGEST:
             raise UserError(f"{where} is {quote(value)}; expected a number of at most 64 bits")
 

@@ -22,6 +22,7 @@ from flaxformer.data.token_files import (
 )
 from flaxformer.data.tokenizer import Tokenizer, make_character_file, read_tokenizer, token_dtype, train_bpe
 from flaxformer.system import objects
+from flaxformer.system.bounds import check_number
 from flaxformer.system.digests import write_document
 from flaxformer.system.errors import UserError
 from flaxformer.system.links import check_not_dangling
@@ -62,8 +63,7 @@ def prepare(
       UserError: an argument or a source is invalid, or `output` holds other data; the message names file and place.
     """
     root = Path(output).expanduser()
-    if not 1 <= validation_tenths <= 9:
-        raise UserError(f"validation_tenths is {validation_tenths}; expected 1 to 9")
+    check_number("validation_tenths", validation_tenths, {"at_least": 1, "at_most": 9})
     _check_tokenizer(tokenizer, vocabulary)
     if target is not None and end:
         raise UserError("end is True; expected False for pairs, to which PairedTokens adds start and end")

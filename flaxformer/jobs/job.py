@@ -7,7 +7,8 @@ from flaxformer.devices.sharding import Devices
 from flaxformer.jobs.trackers.choose import Track, trackers_of
 from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting, using
-from flaxformer.system.settings import ProfiledSteps, check_bounds
+from flaxformer.system.errors import UserError
+from flaxformer.system.settings import ProfiledSteps, check_numbers
 from flaxformer.system.user_code.changes import OnCodeChange
 
 
@@ -54,7 +55,9 @@ class Job:
     extend: bool = False
 
     def __post_init__(self) -> None:
-        check_bounds(self, ("chunk_steps", "save_every", "keep_last", "keep_best", "samples"))
+        check_numbers(self, ("chunk_steps", "save_every", "keep_last", "keep_best", "samples"))
+        if self.extend and self.restart:
+            raise UserError("extend and restart are given; expected one of them")
         trackers_of(self.track, self.file)
         if self.profile is not None:
             ProfiledSteps.parse(self.profile)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from flaxformer.jobs.trackers.choose import trackers_of
 from flaxformer.jobs.trackers.tracker import TrackedRun
 from flaxformer.runner.events import Evaluated, Event, Progressed, Sampled
 from flaxformer.store.job_log import NAME, LogLine, sound_lines, wall_seconds
+from flaxformer.store.provenance import command
 from flaxformer.system import digests
 from flaxformer.system.digests import JsonObject
 from flaxformer.system.errors import UserError
@@ -69,7 +71,8 @@ def record(
             if step < run.training.steps:
                 work = work_of(run, job.devices or default_devices(run))
                 data = {"data": run.task.fingerprint(), "data_notes": data_notes(run.task)}
-                log.write({"kind": "launch", "step": step, "lost": log.lost, **work, **data})
+                origin = {"lost": log.lost, "command": command(sys.argv)}
+                log.write({"kind": "launch", "step": step, **origin, **work, **data})
         wall_time = WallTime() if wall_time is None else wall_time
         wall_time.spend("starting")
         first = step

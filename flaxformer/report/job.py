@@ -17,6 +17,7 @@ from flaxformer.report.table import PAGE, Table
 from flaxformer.report.texts import write_printable
 from flaxformer.store import job_log
 from flaxformer.store.job_log import LogLine
+from flaxformer.store.line_forms import command_words
 from flaxformer.store.places import REPORT
 from flaxformer.system.digests import DamagedError, JsonObject, read_document
 from flaxformer.system.errors import UserError, quote
@@ -135,10 +136,21 @@ class JobResults:
 
     @property
     def next_commands(self) -> list[str]:
-        """Commands that follow."""
+        """Commands that follow: use the weights, write the page again, and train on."""
         folder = shlex.quote(str(self.folder))
-        commands = [f"flaxformer report {folder}"]
-        return [f"flaxformer generate {folder}", *commands] if self.of("sample") else commands
+        generate = [f"flaxformer generate {folder}"] if self.of("sample") else []
+        return [*generate, f"flaxformer report {folder}", *self._train_on()]
+
+    def _train_on(self) -> Iterator[str]:
+        """Yield the command of the last launch, if it is known; with twice the steps if all were taken."""
+        words = command_words(next((line.get("command") or "" for line in reversed(self.of("launch"))), ""))
+        if words[1:2] != ["train"] or self.has_diverged:
+            return
+        words = [word for word in words if word not in ("--restart", "--set")]
+        if self.is_finished:
+            words = [word for word in words if not word.startswith("training.steps=")]
+            words.append(f"training.steps={2 * self.steps}")
+        yield shlex.join(words)
 
 
 def read_job(folder: Path) -> JobResults:

@@ -11,7 +11,7 @@ from flaxformer.model.layout import Layout
 from flaxformer.nn.formulations import FormulationSetting, platform, using
 from flaxformer.store.places import WeightsToKeep, check_weights_to_keep
 from flaxformer.system.errors import UserError
-from flaxformer.system.settings import ProfiledSteps, check_bounds, check_save_minutes
+from flaxformer.system.settings import ProfiledSteps, check_numbers
 from flaxformer.system.user_code.changes import OnCodeChange
 from flaxformer.system.wording import count_of
 from flaxformer.training.device_group import DeviceGroup
@@ -65,8 +65,7 @@ class Execution:
     on_code_change: OnCodeChange = "refuse"
 
     def __post_init__(self) -> None:
-        check_bounds(self, ("devices", "group_size", "chunk_steps"))
-        check_save_minutes(self.save_minutes)
+        check_numbers(self, ("devices", "group_size", "chunk_steps", "save_minutes"))
         check_weights_to_keep(self.keep)
         if self.on_error not in ("continue", "stop"):
             raise UserError(f"on_error is '{self.on_error}'; expected continue or stop")

@@ -37,7 +37,7 @@ LAUNCH: dict[str, Types] = {
 """Types of the fields of a launch."""
 WALL_TIME: dict[str, Types] = {"elapsed": NUMBER, "goodput": NUMBER}
 TYPES: dict[str, dict[str, Types]] = {
-    "launch": LAUNCH | {"lost": NUMBER},
+    "launch": LAUNCH | {"lost": NUMBER, "command": (str, type(None))},
     "steps": {"seconds": NUMBER} | WALL_TIME,
     "time": dict.fromkeys(SPENT, NUMBER) | WALL_TIME,
     "sample": {"prompt": str, "text": str},

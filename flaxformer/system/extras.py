@@ -5,6 +5,9 @@ from types import ModuleType
 
 from flaxformer.system.errors import UserError
 
+TRACKERS = {"tensorboard": "tensorboardX", "wandb": "wandb", "trackio": "trackio"}
+"""Library of each tracker, which has an extra of the tracker's name."""
+
 
 def library(module: str, extra: str, purpose: str) -> ModuleType:
     """Import a module of an optional library and return it.

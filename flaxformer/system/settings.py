@@ -6,37 +6,48 @@ import re
 from collections.abc import Iterable
 from typing import Self
 
+from flaxformer.system.bounds import check_number
 from flaxformer.system.errors import UserError
 
 LARGEST = 2**31 - 1
-BOUNDS = {
-    "devices": (1, LARGEST),
-    "group_size": (1, LARGEST),
-    "chunk_steps": (1, LARGEST),
-    "save_every": (1, LARGEST),
-    "keep_last": (1, LARGEST),
-    "keep_best": (0, LARGEST),
-    "samples": (0, 100_000),
+AT_LEAST_1, AT_LEAST_0 = ({"at_least": least, "at_most": LARGEST} for least in (1, 0))
+NUMBERS: dict[str, dict[str, float]] = {
+    "devices": AT_LEAST_1,
+    "group_size": AT_LEAST_1,
+    "chunk_steps": AT_LEAST_1,
+    "save_every": AT_LEAST_1,
+    "keep_last": AT_LEAST_1,
+    "keep_best": AT_LEAST_0,
+    "workers": AT_LEAST_1,
+    "tokens": AT_LEAST_1,
+    "trials": AT_LEAST_1,
+    "seed": AT_LEAST_0,
+    "trial_seed": AT_LEAST_0,
+    "step": AT_LEAST_0,
+    "leave_out": AT_LEAST_0,
+    "samples": {"at_least": 0, "at_most": 100_000},
+    "resamples": {"at_least": 0, "at_most": 1_000_000},
+    "rounds": {"at_least": 1, "at_most": 1_000},
+    "minutes": {"above": 0, "at_most": 10_080},
+    "save_minutes": {"at_least": 0, "below": math.inf},
+    "delta": {"above": 0, "below": math.inf},
+    "beams": {"at_least": 1, "at_most": 4096},
+    "temperature": {"above": 0, "below": math.inf},
+    "top_k": {"at_least": 1},
+    "top_p": {"above": 0, "at_most": 1},
 }
-"""Smallest and largest value of settings that are numbers."""
+"""Bounds of settings that are numbers, as those of a config's field are written."""
 
 
-def check_bounds(settings: object, names: Iterable[str] = BOUNDS) -> None:
-    """Check attributes of an object by `BOUNDS`; one that is None or absent is valid.
+def check_numbers(settings: object, names: Iterable[str] = NUMBERS) -> None:
+    """Check attributes of an object by `NUMBERS`; one that is None, absent or not a number is left to its reader.
 
     Raises:
       UserError: one is out of its bounds.
     """
     for name in names:
-        value, (least, most) = getattr(settings, name, None), BOUNDS[name]
-        if value is not None and not least <= value <= most:
-            raise UserError(f"{name} is {value}; expected at least {least} and at most {most:,}")
-
-
-def check_save_minutes(minutes: float) -> None:
-    """Raise UserError unless these are minutes between two saves, or 0 for never."""
-    if not 0 <= minutes < math.inf:
-        raise UserError(f"save_minutes is {minutes}; expected minutes, or 0 for never")
+        if isinstance(value := getattr(settings, name, None), int | float):
+            check_number(name, value, NUMBERS[name])
 
 
 @dataclasses.dataclass(frozen=True)

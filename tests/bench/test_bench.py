@@ -124,7 +124,7 @@ def test_command_line_selects_options_ways_and_rounds(bench):
         (["speed", "--only", "our"], "speed has no way 'our'; did you mean 'ours'?"),
         (["speed", "--only", "absent"], "speed has no implementation left to measure"),
         (["speed", "--reference", "pear"], "reference is 'pear'; did you mean 'peer'?"),
-        (["speed", "--rounds", "0"], "rounds is 0; expected a number from 1 to"),
+        (["speed", "--rounds", "0"], "rounds is 0; expected a number at least 1"),
     ],
 )
 def test_invalid_arguments_raise_clear_errors(bench, words, message):

@@ -109,7 +109,7 @@ def test_options_and_sections_are_chosen_on_the_command_line(suite):
         (["--only", "firts"], "all has no section 'firts'; did you mean 'first'?"),
         (["size=3"], "option 'size=3' is of no section; expected such as first.OPTION=VALUE"),
         (["first.siz=3"], "first has no option 'siz'; did you mean 'size'?"),
-        (["--minutes", "0"], "minutes is 0; expected a number above 0"),
+        (["--minutes", "0"], "minutes is 0.0; expected a number above 0"),
         (["--reference", "ours"], "reference is 'ours'; all has sections, which have their own"),
     ],
 )

@@ -138,7 +138,7 @@ def test_trials_of_another_recipe_cannot_be_verified(finished, tmp_path, capsys)
     code, _, err = call(capsys, "verify", "--trust-code", folder / "out", "optimizer.clip=1.0")
     assert (code, "none can be verified here: 6 trials of another recipe or code" in err) == (2, True), err
     code, _, err = call(capsys, "verify", "--trust-code", folder / "out", "--trials", 0)
-    assert (code, "--trials is 0; expected at least 1" in err) == (2, True), err
+    assert (code, "trials is 0; expected a number at least 1" in err) == (2, True), err
     main(["declare", str(folder / "small.py"), "--output", str(tmp_path / "new")])
     code, _, err = call(capsys, "verify", "--trust-code", tmp_path / "new", "--file", folder / "small.py")
     assert (code, "has no finished trial" in err) == (2, True), err

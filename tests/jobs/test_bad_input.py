@@ -151,8 +151,8 @@ MISTAKES = {
         ["tiny.py", "--track", "tensorbord"],
         "track is 'tensorbord'; did you mean 'tensorboard'?",
     ),
-    "nothing to keep": (None, ["tiny.py", "--keep-last", "0"], "keep_last is 0; expected at least 1"),
-    "less than no sample": (None, ["tiny.py", "--samples", "-1"], "samples is -1; expected at least 0"),
+    "nothing to keep": (None, ["tiny.py", "--keep-last", "0"], "keep_last is 0; expected a number at least 1"),
+    "less than no sample": (None, ["tiny.py", "--samples", "-1"], "samples is -1; expected a number at least 0"),
     "a file for a folder": (
         None,
         ["tiny.py", "--output", "text.txt"],

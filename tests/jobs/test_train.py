@@ -295,7 +295,7 @@ def test_files_are_read_again_after_a_job(tmp_path):
 
 @pytest.mark.parametrize("name", ["chunk_steps", "save_every"])
 def test_a_length_of_nothing_is_refused(tmp_path, name):
-    with pytest.raises(UserError, match=f"{name} is 0; expected at least 1"):
+    with pytest.raises(UserError, match=f"{name} is 0; expected a number at least 1"):
         Job(output=tmp_path, **{name: 0})
 
 

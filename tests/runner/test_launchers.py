@@ -324,7 +324,7 @@ def test_the_value_of_an_option_is_no_override():
             ["--workers", "2"],
             "--workers is given 2 and launcher is None; expected --launcher local",
         ),
-        (["--launcher", "local", "--workers", "0"], "workers is 0; expected at least 1"),
+        (["--launcher", "local", "--workers", "0"], "workers is 0; expected a number at least 1"),
         (["--launcher", "local", "--slurm", "time=5"], "--slurm is given ('time=5',) and launcher is local; expected"),
         (["--launcher", "local", "--processes", "2"], "--processes is given 2 and launcher is local; expected one of"),
         (["--launcher", "local", "--workers", "999"], "workers is 999; expected at most"),

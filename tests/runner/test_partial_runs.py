@@ -198,7 +198,7 @@ def test_a_run_that_another_process_trained_further_is_not_overwritten(tmp_path,
 def test_zero_save_minutes_save_nothing(tmp_path):
     trained(tmp_path, stop_at=6, minutes=0.0)
     assert not (tmp_path / "unfinished").exists()
-    with pytest.raises(UserError, match=r"save_minutes is -1; expected minutes, or 0 for never"):
+    with pytest.raises(UserError, match=r"save_minutes is -1; expected a number at least 0"):
         Execution(save_minutes=-1)
 
 

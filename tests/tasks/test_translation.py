@@ -144,7 +144,7 @@ def command(files, tmp_path, monkeypatch, capsys):
         ((), "asks for --prompt TEXT or --input FILE; expected one of them"),
         (("--prompt", "a", "--input", "in.txt"), "expected one of them"),
         (("--input", "none.txt"), "input is 'none.txt', which is not a file"),
-        (("--prompt", "a", "--tokens", "0"), "tokens is 0; expected a number from 1 to"),
+        (("--prompt", "a", "--tokens", "0"), "tokens is 0; expected a number at least 1"),
         (("--prompt", "a", "--beams", "2", "--temperature", "1"), "expected one way to decode"),
     ],
 )

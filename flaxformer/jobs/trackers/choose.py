@@ -10,13 +10,11 @@ from flaxformer.jobs.trackers.tensorboard import TensorBoard
 from flaxformer.jobs.trackers.tracker import Tracker
 from flaxformer.jobs.trackers.trackio import Trackio
 from flaxformer.jobs.trackers.wandb import WeightsAndBiases
+from flaxformer.system import extras
 from flaxformer.system.errors import UserError, did_you_mean, quote
-from flaxformer.system.extras import library
 from flaxformer.system.user_code.source import module_of
 
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "trackio": Trackio}
-LIBRARIES = {"tensorboard": "tensorboardX", "wandb": "wandb", "trackio": "trackio"}
-"""Library that each of these needs, which has an extra of the tracker's name."""
 Track: TypeAlias = str | Tracker
 """A tracker by its name, or the tracker itself."""
 
@@ -64,7 +62,7 @@ def trackers_in(file: Path | None) -> dict[str, type[Tracker]]:
 def _check(name: str, kind: type[Tracker]) -> None:
     """Check that the library of a tracker is there, and that its class needs no arguments."""
     if TRACKERS.get(name) is kind:
-        library(LIBRARIES[name], name, f"track={name}")
+        extras.library(extras.TRACKERS[name], name, f"track={name}")
         return
     try:
         inspect.signature(kind).bind()

@@ -7,6 +7,7 @@ from typing import Self
 
 from flaxformer.store.declaration import DeclaredTrial
 from flaxformer.system.errors import UserError
+from flaxformer.system.settings import check_numbers
 
 USED_BY = {"workers": ("local", "slurm", "ray"), "slurm": ("slurm",), "ray": ("ray",)}
 """Launchers that accept each option."""
@@ -27,8 +28,7 @@ class Options:
     ray: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise UserError(f"workers is {self.workers}; expected at least 1")
+        check_numbers(self, ["workers"])
 
     def check(self, launcher: str | None) -> None:
         """Check that every given option belongs to the launcher.
