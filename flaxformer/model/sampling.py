@@ -1,5 +1,6 @@
 """Choice of the next token from its logits: greedy, or random with temperature, top-k and top-p."""
 
+import math
 from collections.abc import Iterator
 
 import jax
@@ -8,7 +9,6 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer.core.struct import Config, leaf, static
 from flaxformer.nn.widen import widen
-from flaxformer.system.settings import NUMBERS
 
 
 class Sampling(Config):
@@ -20,9 +20,9 @@ class Sampling(Config):
         None for all.
     """
 
-    temperature: float | None = leaf(None, **NUMBERS["temperature"])
-    top_k: int | None = static(None, **NUMBERS["top_k"])
-    top_p: float | None = leaf(None, **NUMBERS["top_p"])
+    temperature: float | None = leaf(None, above=0, below=math.inf)
+    top_k: int | None = static(None, at_least=1)
+    top_p: float | None = leaf(None, above=0, at_most=1)
 
     def problems(self) -> Iterator[str]:
         for name in ("top_k", "top_p"):

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 from flaxformer.system.bounds import check_number
@@ -11,7 +11,7 @@ from flaxformer.system.errors import UserError
 
 LARGEST = 2**31 - 1
 AT_LEAST_1, AT_LEAST_0 = ({"at_least": least, "at_most": LARGEST} for least in (1, 0))
-NUMBERS: dict[str, dict[str, float]] = {
+NUMBERS: Mapping[str, Mapping[str, float]] = {
     "devices": AT_LEAST_1,
     "group_size": AT_LEAST_1,
     "chunk_steps": AT_LEAST_1,

@@ -1,5 +1,6 @@
 """Names of files and folders that do not fit a command are answered before JAX is imported."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,8 +10,10 @@ import pytest
 from flaxformer.cli import main
 from flaxformer.cli.mistakes import check_inputs
 from flaxformer.cli.parsing import parse
+from flaxformer.model import Sampling
 from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import near_names
+from flaxformer.system.settings import NUMBERS
 
 STUDY, JOB = "study = 1\n", "run = 1\n"
 WITHOUT_JAX = """
@@ -165,6 +168,11 @@ def test_files_and_values_of_options_are_no_fields(words):
 )
 def test_a_page_is_served_on_a_free_port_without_a_number(words, port):
     assert parse(["status", "runs", *words]).serve == port
+
+
+def test_numbers_of_a_decoding_have_the_bounds_of_its_config():
+    fields = {field.name: field.metadata["bounds"] for field in dataclasses.fields(Sampling)}
+    assert fields == {name: NUMBERS[name] for name in fields}
 
 
 def test_no_mistake_imports_jax(folder):
