@@ -11,6 +11,7 @@ from flaxformer.store.declaration import Declaration, Labels, key_of
 from flaxformer.system.errors import UserError
 from flaxformer.system.json_differences import differences
 from flaxformer.system.typed_data import plain
+from flaxformer.system.wording import first_of
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -77,7 +78,7 @@ def _arm_names(analysis: Analysis) -> str:
     names = [
         ", ".join(f"{axis}={label}" for axis, label in arm.labels.items()) or "baseline" for arm in _summaries(analysis)
     ]
-    return " | ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return first_of(names, 4, " | ")
 
 
 def _summaries(analysis: Analysis) -> list[ArmSummary]:

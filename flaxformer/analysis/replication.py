@@ -17,6 +17,7 @@ from flaxformer.study.seeds import LAST
 from flaxformer.system.errors import UserError
 from flaxformer.system.json_differences import differences
 from flaxformer.system.typed_data import plain
+from flaxformer.system.wording import first_of
 
 STEP = 1000
 """Distance between the seeds of a study and the first seeds that a replication may use."""
@@ -117,10 +118,9 @@ def check_same_recipes(first: Declaration, fresh: Declaration, source: str = "th
     only += [f"arm {arm or 'of the baseline'}: in the file alone" for arm in after if arm not in before]
     changed = [line for arm in after if arm in before for line in differences(before[arm], after[arm])]
     if lines := [*only, *dict.fromkeys(changed)]:
-        listed = "\n".join(f"  {line}" for line in lines[:MOST_LISTED])
-        more = f"\n  and {len(lines) - MOST_LISTED} more" if len(lines) > MOST_LISTED else ""
+        listed = first_of(lines, MOST_LISTED, "\n  ")
         raise UserError(
-            f"{source} gives other recipes than those that ran:\n{listed}{more}\n"
+            f"{source} gives other recipes than those that ran:\n  {listed}\n"
             "Give the overrides of the first run after DIR, such as model.layers=4, and use the same package version; "
             "or give the file as it ran with --file."
         )

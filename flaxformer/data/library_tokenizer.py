@@ -14,6 +14,7 @@ import numpy as np
 from flaxformer.system.errors import UserError
 from flaxformer.system.extras import library
 from flaxformer.system.json_reader import parse_json
+from flaxformer.system.wording import first_of
 
 PIECE = 2**20
 """Number of characters that are encoded at a time."""
@@ -117,10 +118,9 @@ class LibraryTokenizer:
             distinct = dict.fromkeys(text)
             alone = [character for character in distinct if not known.issuperset(self._seen_by_model(character))]
             characters = alone or list(dict.fromkeys(text[place] for place in dropped))
-            named = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:5])
-            more = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
+            named = first_of([f"{character!r} (U+{ord(character):04X})" for character in characters], 5)
             raise UserError(
-                f"tokenizer '{self._path}' has no token for {named}{more}, and drops characters of the text; "
+                f"tokenizer '{self._path}' has no token for {named}, and drops characters of the text; "
                 "expected a tokenizer with an unknown token, with bytes as tokens, or trained on this text"
             )
 

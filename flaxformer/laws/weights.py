@@ -13,6 +13,7 @@ from flaxformer.core.weight_axes import axes
 from flaxformer.laws.calls import loss_and_gradient, random_key
 from flaxformer.laws.law import NOT_FINITE, OK, Finding, law, violation
 from flaxformer.laws.subject import Subject
+from flaxformer.system.wording import first_of
 
 WHOLE_AXES = ("heads", "key_value_heads", "d_model", "d_head", "d_value", "d_norm")
 """Axes of which every index must receive a gradient; others, such as a vocabulary, may have unused entries."""
@@ -59,8 +60,7 @@ def weights(subject: Subject) -> Finding:
                     numbers += g.size // g.shape[axis] * len(idle)
     if not dead:
         return OK
-    more = f" and {len(dead) - 4} more" if len(dead) > 4 else ""
-    return violation(f"no gradient reaches {', '.join(dead[:4])}{more} ({numbers:,} numbers)")
+    return violation(f"no gradient reaches {first_of(dead, 4)} ({numbers:,} numbers)")
 
 
 @law(

@@ -12,7 +12,7 @@ from flaxformer.statistics.paired_tests import Kind
 from flaxformer.study.claim import QUANTITY, Claim
 from flaxformer.study.declare import Study
 from flaxformer.system.json_differences import differences
-from flaxformer.system.wording import count_of, duration
+from flaxformer.system.wording import count_of, duration, first_of
 
 
 class Aim(NamedTuple):
@@ -84,7 +84,7 @@ def _other_recipe(study: Study, floor: Noise) -> Iterator[str]:
         return
     lines = differences(floor.run, noise.config_of(canonical(study.baseline)))
     if lines:
-        shown = "; ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
+        shown = first_of(lines, 3, "; ")
         yield (
             f"The noise floor is that of another recipe ({shown}); 'flaxformer noise' measures this one once the "
             f"folder {study.name}-noise is removed or renamed."

@@ -29,6 +29,7 @@ from flaxformer.study.identity import digest, recipe
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
 from flaxformer.system.typed_data import plain
+from flaxformer.system.wording import first_of
 from flaxformer.training.step import TrainState
 
 CodeByArm = Mapping[str, Mapping[str, str]]
@@ -129,8 +130,8 @@ class PartialRun:
             except UserError as error:
                 self._say(f"not resumed from step {step}: {error}")
                 continue
-            more = f" and {len(self._trials) - 1} more" if len(self._trials) > 1 else ""
-            self._notify(f"{self._trials[0].name}{more}: resumed from step {step}")
+            names = first_of([trial.name for trial in self._trials], 1)
+            self._notify(f"{names}: resumed from step {step}")
             return step, Progress.unpack(tree)
         return 0, initial
 

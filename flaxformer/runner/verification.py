@@ -24,7 +24,7 @@ from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
 from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.system.errors import UserError
-from flaxformer.system.wording import join_words
+from flaxformer.system.wording import first_of, join_words
 
 NUMBERS = (
     *("seed", "diverged_at", "parameters", "active_parameters", "parameters_without_embeddings"),
@@ -204,11 +204,10 @@ def differences(stored: Row, again: Row) -> str:
     curves = again.curves.keys() | stored.curves.keys()
     pairs |= {f"{name} curve": (stored.curves.get(name), again.curves.get(name)) for name in sorted(curves)}
     wrong = [f"{name} {_describe(a)}, again {_describe(b)}" for name, (a, b) in pairs.items() if _bits(a) != _bits(b)]
-    more = [f"and {len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
     device = (
         f" (trained on {stored.device}, again on {again.device})" if wrong and stored.device != again.device else ""
     )
-    return "; ".join([*wrong[:MOST_NAMED], *more]) + device
+    return first_of(wrong, MOST_NAMED, "; ") + device
 
 
 def _bits(value: object) -> object:

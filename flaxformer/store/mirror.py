@@ -21,6 +21,7 @@ from flaxformer.store.local_files import LocalFile, is_array, is_derived, marker
 from flaxformer.store.revisions import FileTable, RemoteFile, Revision
 from flaxformer.system import objects
 from flaxformer.system.errors import UserError
+from flaxformer.system.wording import first_of
 
 SHOWN = 3
 """Paths that a message names."""
@@ -87,8 +88,8 @@ class Mirror(LocalCopy):
         if todo.here and todo.there:
             raise UserError(
                 f"{self.url} and its local copy {self.folder} have both changed since they were the same (there: "
-                f"{_shown(todo.there)}; here: {_shown(todo.here)}); move the local copy away to go on with what is "
-                "there, or give another --output"
+                f"{first_of(todo.there, SHOWN)}; here: {first_of(todo.here, SHOWN)}); move the local copy away to "
+                "go on with what is there, or give another --output"
             )
         self._apply(self._files, todo.fetch, todo.remove)
         revisions.remove_unused(self.url, revision, self._files)
@@ -225,8 +226,3 @@ def differences(state: CopyState, local: Mapping[str, LocalFile], remote: FileTa
         if has_changed_there or not has_changed_here:
             (result.remove if there is None else result.fetch).append(path)
     return result
-
-
-def _shown(paths: list[str]) -> str:
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return ", ".join(paths[:SHOWN]) + more

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flaxformer.store.declaration import QUANTITY, Declaration, DeclaredData, Labels, key_of
 from flaxformer.study.divergence import is_test_metric
-from flaxformer.system.wording import count_of
+from flaxformer.system.wording import count_of, first_of
 
 MOST_NAMED = 3
 """Largest number of arms that a sentence names."""
@@ -88,9 +88,8 @@ def _overlaps(data: Mapping[str, DeclaredData]) -> Iterator[str]:
         if declared.in_training:
             overlaps.setdefault((declared.in_training, declared.examples, declared.compared), []).append(arm)
     for (shared, examples, compared), arms in overlaps.items():
-        named = ", ".join(f"'{arm}'" for arm in arms[:MOST_NAMED])
-        more = f" and {len(arms) - MOST_NAMED} more" if len(arms) > MOST_NAMED else ""
-        where = "" if len(arms) == len(data) else f" (in {named}{more})"
+        named = first_of([f"'{arm}'" for arm in arms], MOST_NAMED)
+        where = "" if len(arms) == len(data) else f" (in {named})"
         among = "" if compared is None else f", among {compared:,} that were drawn"
         yield (
             f"{shared:,} of {count_of(examples, 'evaluation example')} ({shared / examples:.1%}) also occur in the "

@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from flaxformer.system.errors import UserError
 
@@ -25,6 +25,13 @@ def join_words(words: Iterable[str]) -> str:
     """Words as a list, such as "a, b and c"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def first_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first of some texts, and how many there are besides, such as "a, b and 3 more"."""
+    left = len(texts) - most
+    before = " " if separator == ", " else separator
+    return separator.join(texts[:most]) + (f"{before}and {left:,} more" if left > 0 else "")
 
 
 def with_prefix(value: float, unit: str) -> str:

@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer.devices.sharding import BATCH, Devices, device_put_global, replicated
 from flaxformer.nn.formulations import Formulation, FormulationSetting, using, with_formulations
+from flaxformer.system.wording import first_of
 from flaxformer.tasks.batch import Batch, Source
 from flaxformer.tasks.evaluations import EvaluationData
 from flaxformer.tasks.host import Chunk
@@ -46,8 +47,7 @@ class DeviceGroup:
         return cls(tuple(mesh.devices.flat), mesh, formulations)
 
     def __str__(self) -> str:
-        and_more = f" and {len(self.devices) - 1} more" if len(self.devices) > 1 else ""
-        return f"{self.devices[0]}{and_more}"
+        return first_of([str(device) for device in self.devices], 1)
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from flaxformer.system.errors import UserError, did_you_mean
 from flaxformer.system.typed_data import Int64, Record
+from flaxformer.system.wording import first_of
 
 OnCodeChange = Literal["refuse", "keep", "retrain"]
 DECISIONS = ("refuse", "keep", "retrain")
@@ -65,10 +66,9 @@ def decide(
     if decision == "refuse":
         of = f" of {len(arms)} arm{'s' * (len(arms) != 1)}" if arms else ""
         affected = affected or f"{results} result{'s' * (results != 1)}{of}"
-        more = f"\n  and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        listed = "\n".join(f"  {name}" for name in names[:MOST_NAMES]) + more
+        listed = first_of(names, MOST_NAMES, "\n  ")
         raise UserError(
-            f"{where} holds {affected} made by code that has changed since, or that read what has:\n{listed}\n"
+            f"{where} holds {affected} made by code that has changed since, or that read what has:\n  {listed}\n"
             "Give --on-code-change keep to keep them as they are, which is recorded;\n"
             "--on-code-change retrain to set them aside and make them again; or --output another folder."
         )
