@@ -171,7 +171,13 @@ def forest(answer: Answer) -> Figure:
         axes.plot([row["low"], row["high"]], [place, place], color=colour, lw=1)
         axes.plot(row["effect"], place, "o", ms=3, color=colour, mfc="white" if row["q"] > LEVEL else colour)
     widest = 3 * float(table["effect"].abs().quantile(0.9) or 1)
-    axes.set_xlim(max(-widest, min(table["low"])), min(widest, max(table["high"])))
+    left, right = max(-widest, min(table["low"])), min(widest, max(table["high"]))
+    for place, row in enumerate(table.iter_rows(named=True)):
+        colour = VERDICT_COLOURS[row["verdict"]]
+        for goes_on, edge, mark in ((row["low"] < left, left, "<"), (row["high"] > right, right, ">")):
+            if goes_on:
+                axes.plot(edge, place, mark, ms=4, color=colour, clip_on=False)
+    axes.set_xlim(left, right)
     axes.axvline(0, color=GREY, lw=0.8)
     axes.set_yticks(range(len(table)), [f"{row['arm']}" for row in table.iter_rows(named=True)])
     axes.set_ylim(len(table) - 0.5, -0.5)
@@ -351,7 +357,8 @@ def _answer(answer: Answer) -> list[str]:
         "",
         "Effects are gains of the test score over the baseline's, with 95 % intervals over paired seeds; a speed-up is "
         "the compute that the baseline needs for the final loss that both reach, divided by that of the arm. A hollow "
-        f"mark is no discovery.{times_text(answer)}{accuracy_text(answer, baseline.task)}",
+        f"mark is no discovery, and a triangle an interval that goes on beyond the figure."
+        f"{times_text(answer)}{accuracy_text(answer, baseline.task)}",
         "",
         markdown.table(answer.table),
     ]
