@@ -81,13 +81,37 @@ def test_the_page_shows_the_paired_differences_of_a_folder(scripts, tmp_path, mo
     assert runs.height == 10
     file = tmp_path / "recorded.parquet"
     others = pl.DataFrame(
-        {"family": ["positions", "norms"], "arm": ["none", "RMSNorm"], "effect": [-0.3, 9.0], "p": [0.5, 1]}
-    )
+        {"family": ["positions", "norms"], "arm": ["none", "RMSNorm"], "effect": [-0.3, 9.0], "p": [0.5, 1.0]}
+    ).with_columns(p_holm=pl.lit(0.5), verdict=pl.lit("inconclusive"))
     others.write_parquet(file)
     merged = page.with_discoveries(page.add_to_recorded(table, file))
     assert merged["arm"].to_list() == ["RMSNorm", "none"]
     assert merged["q"].to_list() == pytest.approx([min(2 * row["p"], 0.5), 0.5])
     assert page.add_to_recorded(table, tmp_path / "absent.parquet").equals(table)
+
+
+def test_an_arm_that_is_measured_again_takes_the_place_of_the_recorded(scripts, tmp_path):
+    """Holm's method multiplies p-values of 0.02, 0.03 and 0.04 by 3, 2 and 1 after a smaller one."""
+    _, effects, page = scripts
+    rates = {effects.BASELINE: 0.01, "DyT": 0.01}
+    study = effects.effect_study("text", "small", "norms", rates)
+    assert [claim.text.partition(":")[0] for claim in study.claims] == ["DyT"]
+    losses = {name: np.random.default_rng(i).normal(2.0 - 0.1 * i, 0.01, 5) for i, name in enumerate(rates)}
+    record(tmp_path / study.name, study, losses)
+    table, runs = page.collect(tmp_path, "text", "small")
+    assert table["compared"].to_list() == ["DyT"]
+    arms = ["RMSNorm", "none", "gated", "DyT"]
+    recorded = pl.DataFrame({"arm": arms, "p": [0.02, 0.03, 0.04, 0.01], "p_holm": 0.04, "verdict": "supported"})
+    recorded = recorded.with_columns(family=pl.lit("norms"), effect=pl.lit(-0.5))
+    recorded.write_parquet(tmp_path / "effects.parquet")
+    merged = page.with_discoveries(page.add_to_recorded(table, tmp_path / "effects.parquet"))
+    assert merged["arm"].to_list()[0] == "DyT"
+    assert merged["verdict"].to_list() == ["supported", *["inconclusive"] * 3]
+    assert merged["p_holm"].to_list()[1:] == pytest.approx([0.06] * 3)
+    old = pl.DataFrame({"arm": [effects.BASELINE, "DyT", "none"], "seed": 0}).with_columns(family=pl.lit("norms"))
+    old.write_parquet(tmp_path / "runs.parquet")
+    kept = page.add_to_recorded(runs, tmp_path / "runs.parquet").filter(pl.col("compared") == page.ALL)
+    assert kept["arm"].to_list() == [effects.BASELINE, "none"]
 
 
 def record(root, study, losses):
@@ -204,9 +228,12 @@ def test_recorded_runs_repeat_the_recorded_effects(scripts):
     _, effects, page = scripts
     for answer in page.read_answers():
         runs = pl.read_parquet(page.RESULTS / f"{answer.name}-runs.parquet").filter(pl.col("part") == "effects")
-        wide = runs.pivot("arm", index=["family", "seed"], values="test_loss")
+        if "compared" not in runs.columns:
+            runs = runs.with_columns(compared=pl.lit(page.ALL))
+        wide = runs.pivot("arm", index=["family", "compared", "seed"], values="test_loss")
         for row in answer.effects.iter_rows(named=True):
-            family = wide.filter(pl.col("family") == row["family"])
+            together = pl.col("compared") == row.get("compared", page.ALL)
+            family = wide.filter((pl.col("family") == row["family"]) & together)
             difference = (family[effects.BASELINE] - family[row["arm"]]).mean()
             if not row["diverged"]:
                 assert difference == pytest.approx(row["effect"], abs=1e-6)

@@ -19,6 +19,8 @@ of the other forms were not tried before.
 
 Command: python experiments/catalog/effects.py --task text --form small
     then python experiments/catalog/page.py, which writes README.md from the results
+After a change of a mechanism: --family FAMILY --arms ARM … --output DIR trains these arms and the baseline alone, at
+    the same rates and seeds; page.py --collect DIR then puts them in place of the recorded ones.
 Forms: quick (at most 15 minutes on 2 CPU cores), small (about 3 hours per task), gpu (on text 4.8 M weights, one H100
     or H200; a family in about a quarter of an hour, estimated). An interrupted command continues.
 """
@@ -186,9 +188,11 @@ def _model(task: str, form: Form, changes: Changes) -> ModelConfig:
     return decoder.with_encoder(inputs=inputs, initial=initial)
 
 
-def arms_of(task: str, form: Form, family: str) -> dict[str, Changes]:
-    """Return the arms of a family on a task by their labels, the baseline first."""
-    arms = {BASELINE: {}} | arms_by_family()[family]
+def arms_of(task: str, form: Form, family: str, only: Sequence[str] = ()) -> dict[str, Changes]:
+    """Return the arms of a family on a task, or `only` some of them, by their labels, the baseline first."""
+    arms = {BASELINE: {}} | {
+        label: changes for label, changes in arms_by_family()[family].items() if not only or label in only
+    }
     return {
         label: arm_changes(task, form, changes) for label, changes in arms.items() if label not in TASKS[task].without
     }
@@ -199,11 +203,11 @@ def middle_rate(form: Form, label: str) -> float:
     return form.rate * RATES.get(label, 1.0)
 
 
-def rate_studies(task: str, form_name: str, family: str) -> dict[float, Study]:
+def rate_studies(task: str, form_name: str, family: str, only: Sequence[str] = ()) -> dict[float, Study]:
     """Return the tuning studies of a family by the middle of their rates; the baseline is in that of its own rate."""
     form = form_of(task, form_name)
     by_rate: dict[float, dict[str, Changes]] = {}
-    for label, changes in arms_of(task, form, family).items():
+    for label, changes in arms_of(task, form, family, only).items():
         by_rate.setdefault(middle_rate(form, label), {})[label] = changes
     return {
         rate: Study(
@@ -223,9 +227,9 @@ def rate_studies(task: str, form_name: str, family: str) -> dict[float, Study]:
 
 
 def effect_study(task: str, form_name: str, family: str, rates: Mapping[str, float]) -> Study:
-    """Return the study that compares each arm with the baseline, each at its rate."""
+    """Return the study that compares each arm that has a rate with the baseline, each at its rate."""
     form = form_of(task, form_name)
-    arms, baseline = arms_of(task, form, family), baseline_run(task, form)
+    arms, baseline = arms_of(task, form, family, list(rates)), baseline_run(task, form)
     return Study(
         name=folder_name(task, form_name, family, "effects"),
         question=f"Which arms of the family '{family}' are better than the baseline on the task '{task}'?",
@@ -254,13 +258,14 @@ def best_rate(folder: Path, form: Form, label: str) -> float:
     return float(tuned_value(folder, RATE, seeds=form.seeds, where={"arm": label}))
 
 
-def run_family(task: str, form_name: str, family: str, folder: Path) -> None:
-    """Run the studies of a family that are not finished."""
-    form, tuning = form_of(task, form_name), rate_studies(task, form_name, family)
+def run_family(task: str, form_name: str, family: str, folder: Path, only: Sequence[str] = ()) -> None:
+    """Run the studies of a family, or of `only` some of its arms, that are not finished."""
+    form, tuning = form_of(task, form_name), rate_studies(task, form_name, family, only)
     for study in tuning.values():
         flaxformer.run(study, folder / study.name)
     folders = {rate: folder / study.name for rate, study in tuning.items()}
-    rates = {label: best_rate(folders[middle_rate(form, label)], form, label) for label in arms_of(task, form, family)}
+    labels = arms_of(task, form, family, only)
+    rates = {label: best_rate(folders[middle_rate(form, label)], form, label) for label in labels}
     study = effect_study(task, form_name, family, rates)
     flaxformer.run(study, folder / study.name)
 
@@ -281,10 +286,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--task", choices=TASKS, default="text")
     parser.add_argument("--form", choices=FORMS, default="small")
     parser.add_argument("--family", choices=list(arms_by_family()), help="one family; by default all")
+    parser.add_argument("--arms", nargs="+", default=(), help="some arms of the family; by default all")
     parser.add_argument("--output", type=Path, default=Path("runs/catalog"), help="folder of results")
     options = parser.parse_args(arguments)
+    known = arms_by_family().get(options.family, {})
+    if unknown := [label for label in options.arms if label not in known]:
+        parser.error(f"--arms has {unknown[0]!r}; expected arms of --family: {', '.join(known)}")
     for family in [options.family] if options.family else families(options.task, form_of(options.task, options.form)):
-        run_family(options.task, options.form, family, options.output)
+        run_family(options.task, options.form, family, options.output, options.arms)
 
 
 if __name__ == "__main__":

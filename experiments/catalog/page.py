@@ -1,7 +1,7 @@
 """Write the results of effects.py: README.md with a figure, and a page whose tables can be sorted and filtered.
 
 Commands: python experiments/catalog/page.py --collect runs/catalog reads the finished studies into results/, which
-    keeps the families that the folder does not have;
+    keeps the arms that the folder does not have;
     python experiments/catalog/page.py writes the pages from results/ alone; step_times.py adds the time per step.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 import polars as pl
 from arms import LEFT_OUT, NARANG, NARANG_BASELINE, NARANG_VANILLA, arms_by_family, module_of_arms
-from effects import BASELINE, FORMS, TASKS, Form, baseline_run, folder_name, form_of, middle_rate
+from effects import BASELINE, FORMS, TASKS, Form, arms_of, baseline_run, folder_name, form_of, middle_rate
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -30,7 +30,7 @@ from flaxformer.report.drawing import PAGE, STYLE
 from flaxformer.report.numbers import round_digits
 from flaxformer.report.reading import StudyResults
 from flaxformer.report.table import Table
-from flaxformer.statistics.corrections import benjamini_hochberg
+from flaxformer.statistics.corrections import benjamini_hochberg, holm
 from flaxformer.system.files import write_atomically
 from flaxformer.system.wording import count_of, signed
 from flaxformer.training.cost import run_cost
@@ -42,6 +42,8 @@ INDEX = Path("runs/catalog/index.html")
 """The tables as a page."""
 SOLVED = 0.995
 """Share of right answers at which a task is solved."""
+ALL = "all"
+"""What is compared in a study of all arms of a family; of one of some, their names."""
 LEVEL = 0.05
 """False discovery rate."""
 OF_A_RUN = (
@@ -102,28 +104,54 @@ def collect(folder: Path, task: str, form: str) -> tuple[pl.DataFrame, pl.DataFr
         path = folder / folder_name(task, form, family, "effects")
         if not (path / "study.json").exists() or (results := flaxformer.results(path)).analysis.missing:
             continue
-        effects += _effects_of(results, family, form_of(task, form))
+        arms, every = (
+            {*labels} - {BASELINE} for labels in (results.table["arm"], arms_of(task, form_of(task, form), family))
+        )
+        compared = ALL if arms == every else ", ".join(sorted(arms))
+        rows = _effects_of(results, family, form_of(task, form))
+        effects += [row | {"compared": compared} for row in rows]
         tuning = sorted(folder.glob(folder_name(task, form, family, "rates-*")))
         for part, table in [("effects", results.table), *(("rates", flaxformer.results(one).table) for one in tuning)]:
             columns = [name for name in ("arm", "rate", *OF_A_RUN) if name in table.columns]
-            runs.append(table.select(pl.lit(family).alias("family"), pl.lit(part).alias("part"), *columns))
+            about = {"family": family, "part": part, "compared": compared}
+            runs.append(table.select(*(pl.lit(value).alias(name) for name, value in about.items()), *columns))
     if not effects:
         raise SystemExit(f"{folder} has no finished study of {task}, {form}; run effects.py first")
     return pl.DataFrame(effects, infer_schema_length=None), pl.concat(runs, how="diagonal_relaxed")
 
 
 def add_to_recorded(table: pl.DataFrame, file: Path) -> pl.DataFrame:
-    """Return the rows of a table, and those of a file whose family it does not have."""
+    """Return the rows of a table, and those of a file of other families, or of other arms where it has but some."""
     if not file.exists():
         return table
-    recorded = pl.read_parquet(file).filter(~pl.col("family").is_in(table["family"].unique().to_list()))
+    recorded = pl.read_parquet(file)
+    if "compared" not in recorded.columns:
+        recorded = recorded.with_columns(compared=pl.lit(ALL))
+    whole = table.filter(pl.col("compared") == ALL)["family"].unique()
+    recorded = recorded.filter(~pl.col("family").is_in(whole.to_list()))
+    arms = table.filter(pl.col("arm") != BASELINE)
+    recorded = recorded.join(arms, on=("family", "arm"), how="anti")
+    recorded = recorded.join(table, on=("family", "arm", "compared"), how="anti")
     return pl.concat([recorded, table], how="diagonal_relaxed")
 
 
 def with_discoveries(effects: pl.DataFrame) -> pl.DataFrame:
-    """Return the effects of all families in order, with the false discovery rate at which each is a discovery."""
+    """Return the effects of all families in order, corrected within each, with the false discovery rate of each."""
+    families = [_with_holm(family) for family in effects.partition_by("family", maintain_order=True)]
+    effects = pl.concat(families)
     q = benjamini_hochberg(effects["p"].to_list())
     return effects.with_columns(pl.Series("q", q)).sort("effect", descending=True)
+
+
+def _with_holm(effects: pl.DataFrame) -> pl.DataFrame:
+    """Correct the p-values of a family, of which some arms may be from a later study; one that was 1 stays 1."""
+    rows = list(effects.iter_rows(named=True))
+    corrected = holm([1.0 if row["p_holm"] >= 1 else row["p"] for row in rows])
+    verdicts = [
+        "inconclusive" if p >= LEVEL else "supported" if row["effect"] > 0 else "refuted"
+        for p, row in zip(corrected, rows, strict=True)
+    ]
+    return effects.with_columns(pl.Series("p_holm", corrected), pl.Series("verdict", verdicts))
 
 
 def _effects_of(results: StudyResults, family: str, form: Form) -> Iterator[dict[str, Any]]:

@@ -24,15 +24,15 @@ from flaxformer import Context, param
 from flaxformer.catalog import DeltaNet
 from flaxformer.nn import rms_norm
 from flaxformer.nn.linear import linear
-from flaxformer.nn.linear_recurrence import linear_recurrence
+from flaxformer.nn.linear_recurrence import initial_steps, linear_recurrence
 
 
 class KimiDeltaAttention(DeltaNet):
     """y_t = (norm(q_t S_t) ⊙ gain ⊙ σ(x_t G_1 G_2 + c)) W_O, with the state S_t of each head.
 
     S_t = S' + β_t k_tᵀ (v_t − k_t S') with S' = diag(α_t) S_{t−1}. q, k and v are silu(short convolution of x W); q and
-    k are then scaled to length 1. The rates e^a are initially spaced evenly from 1 to 16 over the heads, where the
-    authors draw them at random.
+    k are then scaled to length 1. Initially, the rates e^a are spaced evenly from 1 to 16 over the heads, and log
+    softplus(b) from log 0.001 to log 0.1 over the entries of a key; the authors draw both at random.
     """
 
     class Weights(DeltaNet.Weights):
@@ -54,7 +54,8 @@ class KimiDeltaAttention(DeltaNet):
         query, key, value, after = self.heads_of(weights, x, state, context)
         strength = jax.nn.sigmoid(linear(x, weights.strength, wide=True))[..., None]
         rate = jnp.linspace(1, 16, self.heads) * jnp.exp(weights.log_rate)
-        decay = linear(linear(x, weights.decay_down), weights.decay_up, weights.decay_bias, wide=True)
+        bias = initial_steps(key.shape[-1]) + weights.decay_bias
+        decay = linear(linear(x, weights.decay_down), weights.decay_up, bias, wide=True)
         log_decay = -rate[:, None] * jax.nn.softplus(decay)
         y, after["memory"] = linear_recurrence(
             query, strength * key, value, log_decay, state["memory"],

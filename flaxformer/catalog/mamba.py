@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from flaxformer import Context, Parameters, TokenMixer, param, static
 from flaxformer.nn.linear import linear
-from flaxformer.nn.linear_recurrence import linear_recurrence, short_convolution
+from flaxformer.nn.linear_recurrence import initial_steps, linear_recurrence, short_convolution
 
 
 class Mamba(TokenMixer):
@@ -66,7 +66,7 @@ class Mamba(TokenMixer):
         u, last = short_convolution(linear(x, weights.input, wide=True), weights.kernel, state["input"], context.valid)
         u = jax.nn.silu(u + weights.kernel_bias)
         narrow, d_inner = u.astype(x.dtype), u.shape[-1]
-        first = jnp.log(jnp.expm1(jnp.geomspace(0.001, 0.1, d_inner)))  # softplus of it is the initial Δ
+        first = initial_steps(d_inner)
         step = linear(linear(narrow, weights.step_down), weights.step_up, first + weights.step_bias, wide=True)
         delta = jax.nn.softplus(step)[..., None]  # [*batch, T, d_inner, 1]: one head per feature
         rate = jnp.arange(1, self.d_state + 1) * jnp.exp(weights.log_rate)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from flaxformer import Context, Parameters, TokenMixer, param, static
 from flaxformer.nn import rms_norm
 from flaxformer.nn.linear import linear
-from flaxformer.nn.linear_recurrence import linear_recurrence, short_convolution
+from flaxformer.nn.linear_recurrence import initial_steps, linear_recurrence, short_convolution
 
 
 class Mamba2(TokenMixer):
@@ -78,7 +78,7 @@ class Mamba2(TokenMixer):
             y, after[name] = short_convolution(y, kernel, state[name], context.valid)
             maps[name] = jax.nn.silu(y + getattr(weights, f"{name}_bias"))
         inputs = maps["input"]
-        first = jnp.log(jnp.expm1(jnp.geomspace(0.001, 0.1, self.heads)))  # softplus of it is the initial Δ
+        first = initial_steps(self.heads)
         delta = jax.nn.softplus(linear(x, weights.step, first + weights.step_bias, wide=True))[..., None]
         rate = (jnp.linspace(1, 16, self.heads) * jnp.exp(weights.log_rate))[:, None]
         query, key = (

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from flaxformer import Context, Parameters, TokenMixer, param, static
 from flaxformer.nn import rms_norm
 from flaxformer.nn.linear import linear
-from flaxformer.nn.linear_recurrence import linear_recurrence, previous_tokens
+from flaxformer.nn.linear_recurrence import initial_steps, linear_recurrence, previous_tokens
 
 LEAST_RATE = 1e-4
 
@@ -86,7 +86,7 @@ class Mamba3(TokenMixer):
     def step(self, weights: Weights, x: Float[Array, "*batch T D"], state: Any, context: Context) -> tuple[Array, Any]:
         valid = jnp.ones(x.shape[:-1], bool) if context.valid is None else context.valid
         x = jnp.where(valid[..., None], x, 0)
-        first = jnp.log(jnp.expm1(jnp.geomspace(0.001, 0.1, self.heads)))  # softplus of it is the initial Δ
+        first = initial_steps(self.heads)
         delta = jax.nn.softplus(linear(x, weights.step, first + weights.step_bias, wide=True))[..., None]
         rate = jnp.maximum(jax.nn.softplus(linear(x, weights.rate, wide=True)), LEAST_RATE)[..., None]
         blend = jax.nn.sigmoid(linear(x, weights.blend, wide=True))[..., None]

@@ -140,6 +140,14 @@ def previous_tokens(
     return [take(before + i) for i in range(count + 1)], take(last).astype(state.dtype)
 
 
+def initial_steps(number: int) -> Float[Array, "number"]:
+    """Return b with softplus(b) = Δ, steps of a recurrence whose logarithms are spaced evenly from 0.001 to 0.1.
+
+    Source: Gu and Dao 2023, arXiv:2312.00752, section 3.6, who draw log Δ at random.
+    """
+    return jnp.log(jnp.expm1(jnp.geomspace(0.001, 0.1, number)))
+
+
 def normalize_length(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
     """Scale vectors to length 1; 0 stays 0."""
     return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-6)

@@ -38,6 +38,7 @@ def test_kimi_delta_attention_equals_its_recurrence():
         query, key, value = maps_of(weights, x)
         strength, outputs = sigmoid(x @ weights.strength), np.zeros((T, D))
         decay = into(x @ weights.decay_down, weights.decay_up) + weights.decay_bias
+        decay += np.log(np.expm1(np.geomspace(0.001, 0.1, H)))
         gate = sigmoid(into(x @ weights.gate_down, weights.gate_up) + weights.gate_bias)
         for head in range(N):
             state, rate = np.zeros((H, H)), np.linspace(1, 16, N)[head] * np.exp(weights.log_rate[head])
