@@ -59,7 +59,7 @@ OF_A_RUN = (
 )
 AGAIN = {
     "kimi_delta_attention": "measured again, by the same rule, after its initial decay was corrected to that of the "
-    "authors' code. The first results had pointed to it: with a bias of 0, whose memory fades within two tokens, KDA had "
+    "authors' code. The first results had pointed to it: with a bias of 0, whose memory fades in two tokens, it had "
     "+0.052 [+0.027, +0.078] (supported) on text, beside attention +0.072 [+0.010, +0.087] (inconclusive), and "
     "-2.355 [-2.702, -2.182] (refuted) on recall",
 }
