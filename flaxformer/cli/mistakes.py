@@ -1,6 +1,7 @@
 """Mistakes of a command line: names and options, checked before JAX is imported, and exceptions that end it."""
 
 import ast
+import math
 import os
 import sys
 import unicodedata
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from flaxformer.cli.arguments.runs import Generate
 from flaxformer.cli.arguments.studies import RunStudy
+from flaxformer.cli.arguments.tools import Improve
 from flaxformer.runner.launchers.options import Options, Share
 from flaxformer.study.seeds import LAST, parse_seeds
 from flaxformer.system.digests import DamagedError
@@ -42,6 +44,12 @@ OF_SEVERAL = {"check": ("study", "run"), "noise": ("study", "run", "ledger")}
 """Names of which the file of a command defines one."""
 FOLDERS = ("directory", "a", "b")
 """Arguments of commands that are folders of results."""
+READ = {
+    "measure": {"file": "defines the function"},
+    "improve": {"candidate": "defines `run`"},
+    "generate": {"edit": "defines `edit`"},
+}
+"""Arguments of commands that are further Python files, and what these define."""
 DYNAMIC = {"exec", "globals", "locals", "setattr", "vars"}
 """Functions by which a file may define a name that it does not assign."""
 CHECKS: dict[str, Callable[..., object]] = {
@@ -121,6 +129,9 @@ def check_inputs(name: str, command: object) -> None:
     if isinstance(file, Path) and name in (*DEFINES, *OF_SEVERAL):
         is_for_both = name == "plan" and getattr(command, "target", None) is not None
         _check_file(OF_SEVERAL["check"] if is_for_both else OF_SEVERAL.get(name) or (DEFINES[name],), file)
+    for argument, purpose in READ.get(name, {}).items():
+        if isinstance(file := getattr(command, argument), Path):
+            _check_is_file(file, purpose)
 
 
 def _check_folder(folder: Path) -> None:
@@ -144,13 +155,8 @@ def _check_output(folder: Path) -> None:
 
 def _check_file(expected: tuple[str, ...], file: Path) -> None:
     """Check a file that defines one of the names `expected`."""
-    path = find_experiment(file)
     purpose = "defines " + " or ".join(f"`{name}`" for name in expected)
-    if not path.exists():
-        near = near_names(file, (path for path in siblings(file) if path.suffix == ".py"))
-        raise UserError(f"no file '{file}'; {near or f'expected a Python file that {purpose}'}")
-    if path.is_dir():
-        raise UserError(f"'{file}' is a folder; expected a Python file that {purpose}")
+    path = _check_is_file(file, purpose)
     if not path.is_file():  # a device or a pipe may have no end
         return
     check_is_python(file, purpose)
@@ -168,6 +174,17 @@ def _check_file(expected: tuple[str, ...], file: Path) -> None:
     further = [name for name in COMMANDS if name in assigned]
     if further or has_only_constants(tree):
         raise UserError(defines_none_of(file, {name: CLASSES[name] for name in expected}, further))
+
+
+def _check_is_file(file: Path, purpose: str) -> Path:
+    """Check that a Python file exists; return its path."""
+    path = find_experiment(file)
+    if not path.exists():
+        near = near_names(file, (path for path in siblings(file) if path.suffix == ".py"))
+        raise UserError(f"no file '{file}'; {near or f'expected a Python file that {purpose}'}")
+    if path.is_dir():
+        raise UserError(f"'{file}' is a folder; expected a Python file that {purpose}")
+    return path
 
 
 def check_options(name: str, command: object) -> None:
@@ -191,6 +208,8 @@ def check_options(name: str, command: object) -> None:
         _check_launcher(command)
     if isinstance(command, Generate):
         _check_decoding(command)
+    if isinstance(command, Improve):
+        _check_attempt(command)
     check_processes(*(getattr(command, option, None) for option in ("coordinator", "processes", "process")))
 
 
@@ -211,9 +230,31 @@ def _check_decoding(command: Generate) -> None:
     """Check the numbers of a decoding, and that it has one way to decode."""
     if not 0 <= command.seed <= LAST:
         raise UserError(f"seed is {command.seed}; expected a whole number from 0 to {LAST:,}")
-    for name, most in (("beams", MOST_BEAMS), ("tokens", LARGEST)):
+    for name, most in (("beams", MOST_BEAMS), ("tokens", LARGEST), ("top_k", LARGEST)):
         value = getattr(command, name)
         if value is not None and not 1 <= value <= most:
             raise UserError(f"{name} is {value}; expected a number from 1 to {most:,}")
+    for name, most, expected in (("temperature", math.inf, "above 0"), ("top_p", 1, "above 0 and at most 1")):
+        value = getattr(command, name)
+        if value is not None and not (0 < value <= most and value < math.inf):
+            raise UserError(f"{name} is {value}; expected a number {expected}")
     if command.beams is not None and (command.temperature, command.top_k, command.top_p) != (None, None, None):
         raise UserError(f"beams is {command.beams} with temperature, top_k or top_p; expected one way to decode")
+
+
+def _check_attempt(command: Improve) -> None:
+    """Check that the options of `improve` do not exclude each other, and that a change has a reason."""
+    changes = bool(command.overrides or command.candidate or command.tune is not None)
+    modes = [name for name in ("confirm", "withdraw") if getattr(command, name)]
+    if len(modes) > 1 or (modes and changes):
+        raise UserError(f"--{modes[0]} stands beside {'--' + modes[1] if len(modes) > 1 else 'a change'}; expected one")
+    if command.tune == ():
+        raise UserError("--tune has no rates; expected at least two, such as --tune 0.001 0.003")
+    if command.tune is not None and not (command.overrides or command.candidate):
+        raise UserError(
+            "--tune stands without a change; expected one, or the rate itself: optimizer.learning_rate=0.002"
+        )
+    if command.reason is not None and not changes:
+        raise UserError("--reason stands without a change; expected one, such as optimizer.learning_rate=0.002")
+    if changes and not (command.reason or "").strip():
+        raise UserError('the attempt has no reason; expected --reason "why the change may help"')

@@ -28,6 +28,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.py").write_text(STUDY)
     (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "book.py").write_text("ledger = 1\n")
     (tmp_path / "star.py").write_text("from flaxformer import *\nstudy = 1\n")
     (tmp_path / "starred_job.py").write_text("from flaxformer.catalog import *\nrun = 1\n")
     (tmp_path / "neither.py").write_text("model = 1\n")
@@ -68,6 +69,9 @@ MISTAKES = [
     (["run", "open.py"], "open.py, line 1: '(' was never closed"),
     (["report", "runs/width"], "no folder 'runs/width'; did you mean 'runs/widths'?"),
     (["generate", "elsewhere"], "no folder 'elsewhere'; expected a folder of results"),
+    (["generate", "runs", "--edit", "edits.py"], "no file 'edits.py'; expected a Python file that defines `edit`"),
+    (["improve", "book.py", "--candidate", "jobs.py", "--reason", "x"], "no file 'jobs.py'; did you mean 'job.py'?"),
+    (["measure", "runs", "norms.py"], "no file 'norms.py'; expected a Python file that defines the function"),
 ]
 
 
@@ -112,6 +116,12 @@ WORDS = [
     (["generate", "runs", "--tokens", "-1"], "tokens is -1; expected a number from 1 to"),
     (["generate", "runs", "--seed", "-1"], "seed is -1; expected a whole number from 0 to"),
     (["generate", "runs", "--beams", "2", "--top-k", "3"], "beams is 2 with temperature, top_k or top_p"),
+    (["generate", "runs", "--temperature", "-1"], "temperature is -1.0; expected a number above 0"),
+    (["generate", "runs", "--top-k", "0"], "top_k is 0; expected a number from 1 to"),
+    (["generate", "runs", "--top-p", "1.5"], "top_p is 1.5; expected a number above 0 and at most 1"),
+    (["improve", "book.py", "seed=1"], 'the attempt has no reason; expected --reason "why the change may help"'),
+    (["improve", "book.py", "--reason", "x"], "--reason stands without a change; expected one"),
+    (["improve", "book.py", "--confirm", "--withdraw"], "--confirm stands beside --withdraw; expected one"),
     (["train", "job.py", "--remat"], "--remat is given without --plan, and has no effect"),
 ]  # fmt: skip
 
