@@ -25,6 +25,8 @@ from flaxformer.training.split_loss import split_sums, term_factors, training_co
 
 STEPS = 4
 """Number of batches that the law of data compares."""
+OTHER_KEYS = 8
+"""Number of further random keys by which a model that draws random numbers is recognised."""
 MOST_RATES = 4096
 """Largest number of steps whose learning rates are computed."""
 
@@ -110,7 +112,7 @@ def loss(subject: Subject) -> Finding:
         return not_applicable("the batch has one target, which cannot be divided")
     weights = jax.tree.map(jnp.asarray, subject.params)
     find = fast_jit(lambda examples, rows, key: _losses(weights, run, examples, rows, key))
-    rows, key, other_key = jnp.arange(len(batch.weights)), *jax.random.split(random_key())
+    rows, (key, *other_keys) = jnp.arange(len(batch.weights)), jax.random.split(random_key(), 1 + OTHER_KEYS)
     losses, other_losses = find(scored, rows, key), find(_with_other_targets(scored), rows, key)
     findings = [
         _compare(name, losses[name], other_losses[name], "with other targets of weight 0", subject) for name in losses
@@ -119,7 +121,7 @@ def loss(subject: Subject) -> Finding:
     uneven = _with_uneven_weights(batch)
     whole = find(uneven, rows, key)
     # A component that draws random numbers may draw others for each part of a batch.
-    draws = _first_difference(whole, find(uneven, rows, other_key)) is not None
+    draws = any(_first_difference(whole, find(uneven, rows, other)) is not None for other in other_keys)
     if not subject.mixes_batch and not draws and len(rows) > 1:
         parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], uneven), rows[i : i + 1], key) for i in rows]
         for name, loss_sum in whole.items():

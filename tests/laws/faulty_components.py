@@ -494,6 +494,14 @@ class DeadTerm(LossTerm):
         return jnp.square(outcome.output).sum(), jnp.asarray(outcome.output.size, jnp.float32)
 
 
+class WideTokens(Tokens):
+    """An embedding in float32, whatever the dtype of its table."""
+
+    def apply(self, weights, inputs, token_types, table, sizes):
+        x = super().apply(weights, inputs, token_types, table, sizes)
+        return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 class ShiftedInputs(Tokens):
     """An embedding that reads the next token."""
 
@@ -542,6 +550,7 @@ FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "wrong gradient": ("gradients", "derivative by", {"feed_forward": WrongGradient(d_ff=10)}),
     "wrong gradient of one weight": ("gradients", "feed_forward/gain", {"feed_forward": WrongGradientOfOne(d_ff=10)}),
     "float16 overflow": ("precision", "float16 are not finite", {"feed_forward": Overflow(d_ff=10)}),
+    "embedding in float32": ("precision", "the embedding (WideTokens) is float32", {"inputs": WideTokens()}),
     "wrong in bfloat16": ("precision", "bfloat16 differ", {"feed_forward": WrongInBfloat16(d_ff=10)}),
     "mask value of float32": ("precision", "LargeMaskValue", {"attention": LargeMaskValue(heads=2)}),
     "NumPy's random numbers": ("repetition", "two traces", {"feed_forward": NumPyRandom(d_ff=10)}),
@@ -665,6 +674,16 @@ class MeanOfAllTargets(LanguageModel):
         return total / weights.size, jnp.ones(())
 
 
+class CountOfScored(LanguageModel):
+    """The number of scored targets in place of the sum of their weights."""
+
+    by_token: ClassVar[bool] = False
+
+    def training_loss(self, output, aux, targets, weights, label_smoothing=None):
+        total, _ = super().training_loss(output, aux, targets, weights, label_smoothing)
+        return total, (weights > 0).sum().astype(total.dtype)
+
+
 class EntropyOfAll(LossTerm):
     """A mean over all outputs, also those of padding."""
 
@@ -717,7 +736,12 @@ TRAINING: dict[str, tuple[str, str, dict[str, Any]]] = {
     "loss of unscored targets": ("loss", "with other targets of weight 0", {"head": ReadsUnscored()}),
     "accuracy of unscored targets": ("loss", "the accuracy of a batch and that with other", {"head": AccuracyOfAll()}),
     "mean in place of a sum": ("loss", "the loss of a batch and that from its rows one by one", {"head": MeanAsSum()}),
-    "mean over targets of weight 0": ("loss", "with weights that are twice as large", {"head": MeanOfAllTargets()}),
+    "mean over targets of weight 0": ("loss", "loss of a batch and that from its row", {"head": MeanOfAllTargets()}),
+    "number of targets in place of their weights": (
+        "loss",
+        "with weights that are twice as large",
+        {"head": CountOfScored()},
+    ),
     "mean over padding": (
         "loss",
         "if no other row is scored differ",
