@@ -234,10 +234,10 @@ def _check_decoding(command: Generate) -> None:
         value = getattr(command, name)
         if value is not None and not 1 <= value <= most:
             raise UserError(f"{name} is {value}; expected a number from 1 to {most:,}")
-    for name, most, expected in (("temperature", math.inf, "above 0"), ("top_p", 1, "above 0 and at most 1")):
-        value = getattr(command, name)
-        if value is not None and not (0 < value <= most and value < math.inf):
-            raise UserError(f"{name} is {value}; expected a number {expected}")
+    for name, largest, expected in (("temperature", math.inf, "above 0"), ("top_p", 1.0, "above 0 and at most 1")):
+        number = getattr(command, name)
+        if number is not None and not (0 < number <= largest and number < math.inf):
+            raise UserError(f"{name} is {number}; expected a number {expected}")
     if command.beams is not None and (command.temperature, command.top_k, command.top_p) != (None, None, None):
         raise UserError(f"beams is {command.beams} with temperature, top_k or top_p; expected one way to decode")
 

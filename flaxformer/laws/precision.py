@@ -83,15 +83,14 @@ def _check_stream(subject: Subject) -> Finding:
     """Check that the residual stream of a run in bfloat16 begins in bfloat16, as the products that read it."""
     weights, inputs, arguments = _cast((subject.params, subject.batch.inputs, subject.arguments), jnp.float32)
     config = _cast(jax.tree.map(jnp.asarray, subject.config), jnp.float32)  # arrays, as in the program of a run
-    conversions = ((cast_params, weights), (cast_inputs, inputs))
 
     def embed(weights: Transformer, inputs: Array, arguments: Arguments) -> Array:
-        given = cast(ForwardInputs, arguments)
-        intermediates = model.run(weights, config, inputs, given, return_intermediates=True).intermediates
+        keywords = cast(ForwardInputs, arguments)
+        intermediates = model.run(weights, config, inputs, keywords, return_intermediates=True).intermediates
         assert intermediates is not None
         return intermediates.embedded
 
-    embedded = jax.eval_shape(embed, *(convert(x, "bfloat16") for convert, x in conversions), arguments)
+    embedded = jax.eval_shape(embed, cast_params(weights, "bfloat16"), cast_inputs(inputs, "bfloat16"), arguments)
     if embedded.dtype == jnp.bfloat16:
         return OK
     return violation(

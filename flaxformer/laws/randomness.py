@@ -79,13 +79,13 @@ def _draws_of_each_example(subject: Subject) -> int:
     """Return the number of draws in evaluation whose size depends on the number of examples, as that of dropout."""
     if len(subject.batch.weights) < 2:
         return 0
-    one = jax.tree.map(lambda x: x[:1], subject.batch)
+    first = jax.tree.map(lambda x: x[:1], subject.batch)
     whole, alone = (
         collections.Counter(
             getattr(equation.outvars[0].aval, "shape", ())
             for equation in draws_of(jax.make_jaxpr(_evaluate)(subject.params, subject.run, batch).jaxpr)
         )
-        for batch in (subject.batch, one)
+        for batch in (subject.batch, first)
     )
     return (whole - alone).total()
 
