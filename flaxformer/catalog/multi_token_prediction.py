@@ -62,7 +62,7 @@ class MultiToken(LanguageModel):
         scored = weights
         for distance, logits in enumerate(aux.intermediates["head/later"], start=1):
             shifted = jnp.roll(weights, -distance, axis=-1).at[..., -distance:].set(0)
-            scored = scored * shifted  # a token is scored only if all tokens before it are, so not after padding
+            scored = scored * (shifted > 0)  # a token is scored only if all tokens before it are, so not after padding
             total += self.loss(logits, jnp.roll(targets, -distance, axis=-1), scored, label_smoothing)[0]
         return total, count
 

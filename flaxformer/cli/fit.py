@@ -125,7 +125,7 @@ def _column(table: pl.DataFrame, name: str, chosen: str | None) -> str:
         if column in table.columns:
             return column
     if chosen is not None:
-        raise UserError(f"--{name} is '{chosen}'{did_you_mean(chosen, table.columns)}")
+        raise UserError(f"--{name} is '{chosen}', which is no column of the file{did_you_mean(chosen, table.columns)}")
     raise UserError(
         f"the file has the columns {', '.join(table.columns)}; expected {' or '.join(names)}, or --{name} NAME"
     )

@@ -11,23 +11,23 @@ from flaxformer.cli.show import show_ledger
 from flaxformer.jobs.progress import Totals, follow
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.improve import Looked, OpenLedger
-from flaxformer.ledger.opening import open_ledger
+from flaxformer.ledger.opening import check_first, open_ledger
 from flaxformer.ledger.page import evidence_line
 from flaxformer.runner.events import Compiling, Event, EventsWithResult, Message
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launchers.options import Share
 from flaxformer.study.load import load
-from flaxformer.system.errors import UserError
 from flaxformer.system.python_files import find_experiment
 
 
 def main(arguments: Improve, console: Console) -> int:
     """Make an attempt, go on with one, end one, or confirm the best recipe; then show the ledger."""
-    _check(arguments)
     ledger = load(arguments.file, "ledger", Ledger).in_file(find_experiment(arguments.file))
     root = arguments.output or Path("runs") / ledger.name
     execution = Execution(devices=arguments.devices)
     share = None if arguments.share is None else Share.parse(arguments.share)
+    if arguments.overrides or arguments.candidate:
+        check_first(ledger, root, arguments.overrides, arguments.candidate)
     opened = open_ledger(ledger, root, execution, arguments.trust_code, arguments.budget or "", share)
     shown = Console(quiet=True) if arguments.json else console
     failed = 0
@@ -40,24 +40,6 @@ def main(arguments: Improve, console: Console) -> int:
     results = opened.results()
     show_ledger(results, console, arguments.json)
     return FAILED if failed else 0
-
-
-def _check(arguments: Improve) -> None:
-    """Raise UserError for options that exclude each other, or a change without a reason."""
-    changes = bool(arguments.overrides or arguments.candidate or arguments.tune is not None)
-    modes = [name for name in ("confirm", "withdraw") if getattr(arguments, name)]
-    if len(modes) > 1 or (modes and changes):
-        raise UserError(f"--{modes[0]} stands beside {'--' + modes[1] if len(modes) > 1 else 'a change'}; expected one")
-    if arguments.tune == ():
-        raise UserError("--tune has no rates; expected at least two, such as --tune 0.001 0.003")
-    if arguments.tune is not None and not (arguments.overrides or arguments.candidate):
-        raise UserError(
-            "--tune stands without a change; expected one, or the rate itself: optimizer.learning_rate=0.002"
-        )
-    if arguments.reason is not None and not changes:
-        raise UserError("--reason stands without a change; expected one, such as optimizer.learning_rate=0.002")
-    if changes and not (arguments.reason or "").strip():
-        raise UserError('the attempt has no reason; expected --reason "why the change may help"')
 
 
 def _attempt(arguments: Improve, opened: OpenLedger, console: Console) -> int:

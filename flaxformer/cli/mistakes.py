@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flaxformer.cli.arguments.runs import Generate, Train
 from flaxformer.cli.arguments.studies import RunStudy
+from flaxformer.cli.arguments.tools import Improve
 from flaxformer.runner.launchers.options import Options, Share
 from flaxformer.study.seeds import parse_seeds
 from flaxformer.system.digests import DamagedError
@@ -41,6 +42,12 @@ OF_SEVERAL = {"check": ("study", "run"), "noise": ("study", "run", "ledger")}
 """Names of which the file of a command defines one."""
 FOLDERS = ("directory", "a", "b")
 """Arguments of commands that are folders of results."""
+READ = {
+    "measure": {"file": "defines the function"},
+    "improve": {"candidate": "defines `run`"},
+    "generate": {"edit": "defines `edit`"},
+}
+"""Arguments of commands that are further Python files, and what these define."""
 DYNAMIC = {"exec", "globals", "locals", "setattr", "vars"}
 """Functions by which a file may define a name that it does not assign."""
 CHECKS: dict[str, Callable[..., object]] = {
@@ -122,6 +129,9 @@ def check_inputs(name: str, command: object) -> None:
     if isinstance(file, Path) and name in (*DEFINES, *OF_SEVERAL):
         is_for_both = name == "plan" and getattr(command, "target", None) is not None
         _check_file(OF_SEVERAL["check"] if is_for_both else OF_SEVERAL.get(name) or (DEFINES[name],), file)
+    for argument, purpose in READ.get(name, {}).items():
+        if isinstance(file := getattr(command, argument), Path):
+            _check_is_file(file, purpose)
 
 
 def _check_folder(folder: Path) -> None:
@@ -145,13 +155,8 @@ def _check_output(folder: Path) -> None:
 
 def _check_file(expected: tuple[str, ...], file: Path) -> None:
     """Check a file that defines one of the names `expected`."""
-    path = find_experiment(file)
     purpose = "defines " + " or ".join(f"`{name}`" for name in expected)
-    if not path.exists():
-        near = near_names(file, (path for path in siblings(file) if path.suffix == ".py"))
-        raise UserError(f"no file '{file}'; {near or f'expected a Python file that {purpose}'}")
-    if path.is_dir():
-        raise UserError(f"'{file}' is a folder; expected a Python file that {purpose}")
+    path = _check_is_file(file, purpose)
     if not path.is_file():  # a device or a pipe may have no end
         return
     check_is_python(file, purpose)
@@ -169,6 +174,17 @@ def _check_file(expected: tuple[str, ...], file: Path) -> None:
     further = [name for name in COMMANDS if name in assigned]
     if further or has_only_constants(tree):
         raise UserError(defines_none_of(file, {name: CLASSES[name] for name in expected}, further))
+
+
+def _check_is_file(file: Path, purpose: str) -> Path:
+    """Check that a Python file exists; return its path."""
+    path = find_experiment(file)
+    if not path.exists():
+        near = near_names(file, (path for path in siblings(file) if path.suffix == ".py"))
+        raise UserError(f"no file '{file}'; {near or f'expected a Python file that {purpose}'}")
+    if path.is_dir():
+        raise UserError(f"'{file}' is a folder; expected a Python file that {purpose}")
+    return path
 
 
 def check_options(name: str, command: object) -> None:
@@ -197,6 +213,8 @@ def check_options(name: str, command: object) -> None:
         _check_launcher(command)
     if isinstance(command, Generate):
         _check_decoding(command)
+    if isinstance(command, Improve):
+        _check_attempt(command)
     check_processes(*(getattr(command, option, None) for option in ("coordinator", "processes", "process")))
 
 
@@ -225,3 +243,21 @@ def _check_decoding(command: Generate) -> None:
     """Check that a decoding has one way to choose tokens."""
     if command.beams is not None and (command.temperature, command.top_k, command.top_p) != (None, None, None):
         raise UserError(f"beams is {command.beams} with temperature, top_k or top_p; expected one way to decode")
+
+
+def _check_attempt(command: Improve) -> None:
+    """Check that the options of `improve` do not exclude each other, and that a change has a reason."""
+    changes = bool(command.overrides or command.candidate or command.tune is not None)
+    modes = [name for name in ("confirm", "withdraw") if getattr(command, name)]
+    if len(modes) > 1 or (modes and changes):
+        raise UserError(f"--{modes[0]} stands beside {'--' + modes[1] if len(modes) > 1 else 'a change'}; expected one")
+    if command.tune == ():
+        raise UserError("--tune has no rates; expected at least two, such as --tune 0.001 0.003")
+    if command.tune is not None and not (command.overrides or command.candidate):
+        raise UserError(
+            "--tune stands without a change; expected one, or the rate itself: optimizer.learning_rate=0.002"
+        )
+    if command.reason is not None and not changes:
+        raise UserError("--reason stands without a change; expected one, such as optimizer.learning_rate=0.002")
+    if changes and not (command.reason or "").strip():
+        raise UserError('the attempt has no reason; expected --reason "why the change may help"')

@@ -33,7 +33,8 @@ CONTINUED = 7
     "decoding",
     "decoding with a cache gives the outputs of the whole sequence, also with padding, in chunks, after long prompts",
     "let apply be step from the state of init_state; step reads one or several tokens, leaves the state as it is where "
-    "context.valid is False, and forgets no token (a state with an entry per token has a method pad_to(capacity))",
+    "context.valid is False, and forgets no token (a state with an entry per token has a method pad_to(capacity)); use "
+    "positions, not the number or the index of tokens or keys, which are those of a call and of a cache's capacity",
 )
 def decoding(subject: Subject) -> Finding:
     """Read a prompt at once, in chunks and one by one, in rows with and without padding, in both layouts."""

@@ -2,18 +2,23 @@
 
 import math
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
+from jaxtyping import Array
 
+from flaxformer import model
 from flaxformer.laws import calls
-from flaxformer.laws.law import Finding, first_violated, law, violation
+from flaxformer.laws.inputs import Arguments
+from flaxformer.laws.law import OK, Finding, first_violated, law, violation
 from flaxformer.laws.programs import fast_jit
 from flaxformer.laws.subject import Subject
 from flaxformer.laws.where import first_not_finite
+from flaxformer.model import ForwardInputs, Transformer
+from flaxformer.training.precision import cast_inputs, cast_params
 
 PRECISIONS = {"float32": (jnp.float32, 0.01), "bfloat16": (jnp.bfloat16, 0.04), "float16": (jnp.float16, 0.01)}
 """By precision, the dtype, and the largest difference from outputs in float64, relative to their size."""
@@ -71,6 +76,28 @@ def _check_precisions(subject: Subject) -> Iterator[Finding]:
             if not np.all(np.isfinite(outputs)):
                 when = f", if the inputs of each branch are {calls.LARGE:,.0f} times as large"
                 yield violation(_not_finite(outputs, name) + when)
+    yield _check_stream(subject)
+
+
+def _check_stream(subject: Subject) -> Finding:
+    """Check that the residual stream of a run in bfloat16 begins in bfloat16, as the products that read it."""
+    weights, inputs, arguments = _cast((subject.params, subject.batch.inputs, subject.arguments), jnp.float32)
+    config = _cast(jax.tree.map(jnp.asarray, subject.config), jnp.float32)  # arrays, as in the program of a run
+
+    def embed(weights: Transformer, inputs: Array, arguments: Arguments) -> Array:
+        keywords = cast(ForwardInputs, arguments)
+        intermediates = model.run(weights, config, inputs, keywords, return_intermediates=True).intermediates
+        assert intermediates is not None
+        return intermediates.embedded
+
+    embedded = jax.eval_shape(embed, cast_params(weights, "bfloat16"), cast_inputs(inputs, "bfloat16"), arguments)
+    if embedded.dtype == jnp.bfloat16:
+        return OK
+    return violation(
+        f"the embedding ({type(subject.config.inputs).__name__}) is {embedded.dtype.name} in a run in bfloat16, and "
+        "with it the residual stream and every product",
+        "return x in the dtype of the table or matrix that it is read from: .astype(table.dtype)",
+    )
 
 
 def _not_finite(outputs: np.ndarray, name: str) -> str:

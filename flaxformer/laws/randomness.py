@@ -45,6 +45,11 @@ def draws(subject: Subject) -> Finding:
             f"{foreign} random {'draw' if foreign == 1 else 'draws'} in training by another key than context.key, so "
             "that the numbers are the same at every step"
         )
+    if each := _draws_of_each_example(subject):
+        return violation(
+            f"{each} random {'draw' if each == 1 else 'draws'} of each example in evaluation, where there is no random "
+            "key; expected none"
+        )
     if not _traced_draws(subject, calls.random_key()):
         return not_applicable("the model draws no random numbers in training")
     return _compare_layers(subject)
@@ -68,6 +73,21 @@ def _draws_by_other_keys(subject: Subject) -> int:
     left = _foreign_draws(traced)
     left.subtract(_foreign_draws(evaluated))
     return sum(count for count in left.values() if count > 0)
+
+
+def _draws_of_each_example(subject: Subject) -> int:
+    """Return the number of draws in evaluation whose size depends on the number of examples, as that of dropout."""
+    if len(subject.batch.weights) < 2:
+        return 0
+    first = jax.tree.map(lambda x: x[:1], subject.batch)
+    whole, alone = (
+        collections.Counter(
+            getattr(equation.outvars[0].aval, "shape", ())
+            for equation in draws_of(jax.make_jaxpr(_evaluate)(subject.params, subject.run, batch).jaxpr)
+        )
+        for batch in (subject.batch, first)
+    )
+    return (whole - alone).total()
 
 
 def _evaluate(params: Transformer, run: Run, batch: Batch) -> Array:

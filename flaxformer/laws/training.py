@@ -25,6 +25,8 @@ from flaxformer.training.split_loss import split_sums, term_factors, training_co
 
 STEPS = 4
 """Number of batches that the law of data compares."""
+OTHER_KEYS = 8
+"""Number of further random keys by which a model that draws random numbers is recognised."""
 MOST_RATES = 4096
 """Largest number of steps whose learning rates are computed."""
 
@@ -103,14 +105,14 @@ def _check_contents(name: str, batch: Batch, run: Run) -> Finding:
     "of the whole batch",
 )
 def loss(subject: Subject) -> Finding:
-    """Change targets of weight 0; compute the losses of a batch from its rows, and from chunks of tokens."""
+    """Change targets of weight 0, and the scale of the weights; compare with the rows, and with chunks of tokens."""
     batch, run = subject.batch, subject.run.replace(model=without_dropout(subject.config))
     scored = _with_unscored(batch)
     if scored is None:
         return not_applicable("the batch has one target, which cannot be divided")
     weights = jax.tree.map(jnp.asarray, subject.params)
     find = fast_jit(lambda examples, rows, key: _losses(weights, run, examples, rows, key))
-    rows, key, other_key = jnp.arange(len(batch.weights)), *jax.random.split(random_key())
+    rows, (key, *other_keys) = jnp.arange(len(batch.weights)), jax.random.split(random_key(), 1 + OTHER_KEYS)
     losses, other_losses = find(scored, rows, key), find(_with_other_targets(scored), rows, key)
     findings = [
         _compare(name, losses[name], other_losses[name], "with other targets of weight 0", subject) for name in losses
@@ -119,12 +121,24 @@ def loss(subject: Subject) -> Finding:
     uneven = _with_uneven_weights(batch)
     whole = find(uneven, rows, key)
     # A component that draws random numbers may draw others for each part of a batch.
-    draws = _first_difference(whole, find(uneven, rows, other_key)) is not None
+    draws = any(_first_difference(whole, find(uneven, rows, other)) is not None for other in other_keys)
     if not subject.mixes_batch and not draws and len(rows) > 1:
         parts = [find(jax.tree.map(lambda x, i=i: x[i : i + 1], uneven), rows[i : i + 1], key) for i in rows]
         for name, loss_sum in whole.items():
             result = _compare(name, loss_sum, _join_sums(parts, name), "from its rows one by one", subject)
             findings.append(_explain(result, "a loss or a loss term depends on the whole batch"))
+        row = int(uneven.weights.reshape(len(rows), -1).sum(-1).argmax())
+        unscored = find(_with_one_scored_row(uneven, row), rows, key)
+        how = f"from its row {row} alone, if no other row is scored"
+        findings += [
+            _explain(_compare(name, unscored[name], parts[row][name], how, subject), "targets of weight 0 are counted")
+            for name in whole
+        ]
+    if not subject.mixes_batch:
+        doubled = find(uneven.replace(weights=2 * uneven.weights), rows, key)
+        for name in whole:
+            result = _compare(name, whole[name], doubled[name], "with weights that are twice as large", subject)
+            findings.append(_explain(result, "the count is no sum of weights"))
     return first_violated(findings)
 
 
@@ -172,6 +186,12 @@ def _with_uneven_weights(batch: Batch) -> Batch:
     weights = np.asarray(batch.weights)
     shares = np.arange(1, len(weights) + 1, dtype=weights.dtype) / len(weights)
     return batch.replace(weights=(weights.T * shares).T)
+
+
+def _with_one_scored_row(batch: Batch, row: int) -> Batch:
+    """Return the batch with weights of 0 in every other row."""
+    is_row = np.arange(len(batch.weights)) == row
+    return batch.replace(weights=(np.asarray(batch.weights).T * is_row).T)
 
 
 def _with_other_targets(batch: Batch) -> Batch:

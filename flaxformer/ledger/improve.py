@@ -313,10 +313,10 @@ class OpenLedger:
         Raises:
           UserError: an attempt has no verdict yet, or no change was kept.
         """
-        results = self.begin()
-        if not results.confirmations:
+        results = self.begin() if log.read(self.root)[0] else None
+        if results is not None and not results.confirmations:
             check_can_go_on(results)
-        if not results.kept:
+        if results is None or not results.kept:
             raise UserError(f"{self.root} has kept no change; expected at least one to confirm")
         study = candidates.confirmation_study(self.ledger, self.best(results), self._test_metric())
         plan = StudyPlan(study)

@@ -1,17 +1,22 @@
 """Opening of a ledger's folder, with the steps that its budget gives to the start."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
+from flaxformer.core.overrides import override
 from flaxformer.core.paths import replace_at
-from flaxformer.ledger import log
-from flaxformer.ledger.budget import with_budget
+from flaxformer.ledger import candidates, log
+from flaxformer.ledger.budget import RunBudget, with_budget
 from flaxformer.ledger.declare import Ledger
 from flaxformer.ledger.improve import OpenLedger
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.launchers.options import Share
 from flaxformer.study.equal_cost import changes_of_steps
+from flaxformer.study.load import load
 from flaxformer.system.errors import UserError
+from flaxformer.system.python_files import find_experiment
+from flaxformer.training.run import Run
 
 
 def open_ledger(
@@ -38,6 +43,8 @@ def open_ledger(
       UserError: the text of the budget, one that allows no step, or another one than that of a ledger that has begun.
     """
     begun = _begun(root)
+    if budget:
+        RunBudget.of(budget)
     budget = budget or ledger.budget or ("" if begun is None else begun.budget)
     if begun is not None and begun.budget != budget:
         raise UserError(
@@ -52,6 +59,26 @@ def open_ledger(
             begun = _begun(root) or declared
         ledger = dataclasses.replace(ledger, start=replace_at(run, changes_of_steps(run, begun.steps)), budget=budget)
     return OpenLedger(ledger, root, execution, trust_code, share=share)
+
+
+def check_first(ledger: Ledger, root: Path, changes: Sequence[str], file: Path | None) -> None:
+    """Check the first attempt of a ledger that has not begun, so that a mistake in it does not begin the ledger.
+
+    Args:
+      ledger: the declaration.
+      root: folder of the ledger.
+      changes: changes of the start, or of the run of `file`.
+      file: file that declares the candidate as `run`; None for the start.
+
+    Raises:
+      UserError: a change that is not one of a run, or that no attempt may make.
+    """
+    if _begun(root) is not None:
+        return
+    candidates.check_not_adjusted(ledger, changes)
+    candidate = override(ledger.start if file is None else load(find_experiment(file), "run", Run), changes)
+    candidates.check_held(ledger.start, candidate)
+    candidates.check_candidate(ledger.start, candidate)
 
 
 def _begun(root: Path) -> log.Begun | None:

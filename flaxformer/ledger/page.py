@@ -20,7 +20,7 @@ from flaxformer.report.texts import write_printable
 from flaxformer.statistics.finite import finite
 from flaxformer.store.store import Store
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.wording import count_of, duration, with_prefix
+from flaxformer.system.wording import count_of, duration, join_words, with_prefix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -118,8 +118,8 @@ def limits(results: LedgerResults) -> Iterator[str]:
         yield f"the learning rate was not tuned for the candidates of {count_of(untuned, 'attempt')}"
     opened = [attempt.number for attempt in results.attempts if attempt.verdict == "open"]
     if opened:
-        numbers_of = ", ".join(map(str, opened))
-        yield f"attempts {numbers_of} are open: their effect may be larger or smaller than {begun.effect:g}"
+        noun, numbers_of = ("attempt" if len(opened) == 1 else "attempts"), join_words(map(str, opened))
+        yield f"the effect of {noun} {numbers_of}, still open, may be larger or smaller than {begun.effect:g}"
     if results.kept and not results.confirmations:
         yield "the effects of kept changes are those of the pairs by which they were kept, and tend to be too large"
 
@@ -206,8 +206,7 @@ def _forest(results: LedgerResults) -> Figure:
         widest = max((abs(e) for a in shown for e in (*a.evidence.improvements, begun.effect)), default=1.0)
         for place, attempt in enumerate(shown):
             evidence, colour = attempt.evidence, COLOUR.get(str(attempt.verdict), GREY)
-            low, high = evidence.limits
-            ends = [max(low, -2 * widest), min(high, 2 * widest)]
+            ends = [min(max(limit, -2 * widest), 2 * widest) for limit in evidence.limits]
             ax.plot(ends, [place, place], color=colour)
             ax.plot([evidence.mean], [place], "o", ms=3.2, color=colour)
         ax.axvline(0, color=GREY, linewidth=0.6)
@@ -237,6 +236,8 @@ def _paths(results: LedgerResults) -> Figure:
         import numpy as np
         from matplotlib.figure import Figure as Drawing
 
+        from flaxformer.report.drawing import set_whole_ticks
+
         drawing = Drawing(figsize=(width, 2.4), layout="constrained")
         ax = drawing.subplots()
         for attempt in shown:
@@ -244,11 +245,11 @@ def _paths(results: LedgerResults) -> Figure:
             colour = COLOUR.get(str(attempt.verdict), GREY)
             ax.plot(range(len(path) + 1), [0.0, *path], color=colour, linewidth=0.8)
             ax.text(len(path), path[-1], str(attempt.number), fontsize=6, color=colour)
-        needed = sorted({attempt.evidence.log_needed for attempt in shown})
-        for level in (needed[0], needed[-1]):
+        needed = [attempt.evidence.log_needed for attempt in shown]
+        for level in (min(needed), max(needed)):
             ax.axhline(level / math.log(10), color=GREY, linewidth=0.6, linestyle=":")
-        ax.set_xlabel("pairs")
-        ax.set_ylabel("log10 of the evidence")
+        ax.set(xlabel="pairs", ylabel="log10 of the evidence")
+        set_whole_ticks(ax)
         return drawing
 
     def words() -> str:

@@ -1,4 +1,4 @@
-"""Index of a folder: a page with the question, answer and progress of each study, probe and job, and their reports."""
+"""Index of a folder: a page with the question, answer and progress of each study, probe, job and ledger, with links."""
 
 import dataclasses
 import datetime
@@ -14,7 +14,7 @@ from flaxformer.report.table import Table
 from flaxformer.report.texts import write_printable
 from flaxformer.store import job_log
 from flaxformer.store.line_forms import LAUNCHES
-from flaxformer.store.places import REPORT, RUNGS
+from flaxformer.store.places import LEDGER, REPORT, RUNGS, kind_of
 from flaxformer.store.store import Store, read_lines
 from flaxformer.system.errors import UserError
 from flaxformer.system.wording import count_of
@@ -25,7 +25,7 @@ MOST_FOLDERS = 20_000
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Summary of a study, probe or training job, for one row of the index."""
+    """Summary of a study, probe, training job or ledger, for one row of the index."""
 
     report: Path
     """Its page, if it has one."""
@@ -43,7 +43,7 @@ def stores(folder: Path) -> list[Store]:
     Raises:
       UserError: there are more folders than a folder of results has.
     """
-    return [Store(path) for path in _outputs(folder) if not is_job(path) and path.parent.name != RUNGS]
+    return [Store(path) for path in _outputs(folder) if _is_study(path) and path.parent.name != RUNGS]
 
 
 def jobs(folder: Path) -> list[Path]:
@@ -51,8 +51,24 @@ def jobs(folder: Path) -> list[Path]:
     return [path for path in _outputs(folder) if is_job(path)]
 
 
+def ledgers(folder: Path) -> list[Path]:
+    """Return the folder of every ledger in a folder and below it, ordered by path."""
+    return [path for path in _outputs(folder) if _is_ledger(path)]
+
+
+def _is_ledger(path: Path) -> bool:
+    return kind_of(path) == LEDGER
+
+
+def _is_study(path: Path) -> bool:
+    return not is_job(path) and not _is_ledger(path)
+
+
 def _outputs(folder: Path) -> list[Path]:
-    """Return every output folder of a study, probe or job in a folder and below it, ordered by path."""
+    """Return every output folder of a study, probe, job or ledger in a folder and below it, ordered by path.
+
+    The studies of a ledger's attempts are part of the ledger.
+    """
     folders = []
     for number, (path, inner, files) in enumerate(os.walk(folder)):
         if number == MOST_FOLDERS:
@@ -60,7 +76,7 @@ def _outputs(folder: Path) -> list[Path]:
                 f"{folder} holds more than {MOST_FOLDERS:,} folders; expected the output folder of 'run', or a folder "
                 "of such folders"
             )
-        if "study.json" in files or "study.json" in inner or is_job(Path(path)):
+        if "study.json" in files or "study.json" in inner or is_job(Path(path)) or _is_ledger(Path(path)):
             inner.clear()
             folders.append(Path(path))
     return sorted(folders)
@@ -124,7 +140,7 @@ def index_table(folder: Path, listed: Sequence[Entry]) -> str:
     """Return the entries of a folder as an HTML table whose first column links to the reports."""
     rows = [[entry.name, entry.question, entry.verdict, entry.seeds, entry.runs, entry.date] for entry in listed]
     links = [entry.report.relative_to(folder).as_posix() if entry.report.exists() else None for entry in listed]
-    header = ["study, probe or job", "question", "answer", "seeds", "done", "last run"]
+    header = ["study, probe, job or ledger", "question", "answer", "seeds", "done", "last run"]
     return html.table(Table("", header, rows, len(header)), links) if rows else ""
 
 

@@ -44,7 +44,16 @@ def load_function(file: Path, name: str) -> MeasureWeights:
       UserError: there is none, or it does not take two or three arguments.
     """
     expected = f"defines {name}(params, run) or {name}(params, run, data)"
-    function = getattr(load_module(file, expected), name, None)
+    module = load_module(file, expected)
+    function = getattr(module, name, None)
+    if function is None:
+        functions = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+        ]
+        it_has = f"; it has: {', '.join(functions)} (--function NAME)" if functions else ""
+        raise UserError(f"'{file}' has no function '{name}'{it_has}; expected a file that {expected}")
     if not inspect.isfunction(function):
         raise UserError(f"'{file}' has {name} = {function!r}; expected a file that {expected}")
     if _count_arguments(function) not in (2, 3):

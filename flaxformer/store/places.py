@@ -68,17 +68,18 @@ def check_kind(root: Path, kind: str) -> None:
 def describe_without_study(root: Path) -> str:
     """Return the message for a folder without a study: what it holds, or the folders in it that are outputs."""
     message = f"{root} holds no study (no study.json)"
-    if (kind := _kind_of(root)) not in (None, STUDY):
+    if (kind := kind_of(root)) not in (None, STUDY):
         return f"{message}, but {kind}; expected the output folder of 'run'"
     try:
-        inner = sorted(path for path in root.iterdir() if path.is_dir() and _kind_of(path) is not None)
+        inner = sorted(path for path in root.iterdir() if path.is_dir() and kind_of(path) is not None)
     except OSError:
         inner = []
     listed = ", ".join(map(str, inner[:MOST_LISTED])) + (", …" if len(inner) > MOST_LISTED else "")
     return f"{message}; expected the output folder of 'run'" + (f": {listed}" if inner else "")
 
 
-def _kind_of(root: Path) -> str | None:
+def kind_of(root: Path) -> str | None:
+    """Return the kind of output that a folder is, one of `MARKS`; None for another folder."""
     return next((kind for name, kind in MARKS.items() if os.path.lexists(root / name)), None)
 
 

@@ -57,6 +57,9 @@ def trial_name(study: Declaration, labels: Mapping[str, str], seed: int | None) 
         {name: dict.fromkeys(trial.labels[name] for trial in at_seed) for name in at_seed[0].labels} if at_seed else {}
     )
     levels = "; ".join(f"{name}: {join_words(known[name])}" for name in known)
+    if not labels:
+        example = ",".join(f"{name}={level}" for name, level in at_seed[0].labels.items()) if at_seed else ""
+        raise UserError(f"no arm is given and the study has {len(matches)}; expected one, such as {example} ({levels})")
     raise UserError(f"{len(matches)} arms have the labels {dict(labels)}; expected one ({levels})")
 
 

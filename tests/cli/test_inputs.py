@@ -31,6 +31,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.py").write_text(STUDY)
     (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "book.py").write_text("ledger = 1\n")
     (tmp_path / "star.py").write_text("from flaxformer import *\nstudy = 1\n")
     (tmp_path / "starred_job.py").write_text("from flaxformer.catalog import *\nrun = 1\n")
     (tmp_path / "neither.py").write_text("model = 1\n")
@@ -71,6 +72,9 @@ MISTAKES = [
     (["run", "open.py"], "open.py, line 1: '(' was never closed"),
     (["report", "runs/width"], "no folder 'runs/width'; did you mean 'runs/widths'?"),
     (["generate", "elsewhere"], "no folder 'elsewhere'; expected a folder of results"),
+    (["generate", "runs", "--edit", "edits.py"], "no file 'edits.py'; expected a Python file that defines `edit`"),
+    (["improve", "book.py", "--candidate", "jobs.py", "--reason", "x"], "no file 'jobs.py'; did you mean 'job.py'?"),
+    (["measure", "runs", "norms.py"], "no file 'norms.py'; expected a Python file that defines the function"),
 ]
 
 
@@ -130,6 +134,9 @@ WORDS = [
     (["train", "job.py", "--track", "wand"], "track is 'wand'; did you mean 'wandb'?"),
     (["run", "study.py", "--track", "Mine"], "track is 'Mine'; it has: tensorboard, wandb"),
     (["train", "job.py", "--extend", "--restart"], "--extend is given beside --restart; expected one of them"),
+    (["improve", "book.py", "seed=1"], 'the attempt has no reason; expected --reason "why the change may help"'),
+    (["improve", "book.py", "--reason", "x"], "--reason stands without a change; expected one"),
+    (["improve", "book.py", "--confirm", "--withdraw"], "--confirm stands beside --withdraw; expected one"),
     (["train", "job.py", "--remat"], "--remat is given without --plan, and has no effect"),
 ]  # fmt: skip
 

@@ -403,6 +403,15 @@ class NumPyRandom(Dense):
         return super().apply(weights, x, context) * np.random.default_rng().uniform(0.9, 1.1)
 
 
+class DropoutInEvaluation(Dense):
+    """Dropout by the key of the step in training, and by a constant one in evaluation."""
+
+    def apply(self, weights, x, context):
+        y = super().apply(weights, x, context)
+        key = jax.random.key(0) if context.key is None else context.key
+        return jnp.where(jax.random.bernoulli(key, 0.9, y.shape), y / 0.9, 0)
+
+
 class ReadsClock(Dense):
     def apply(self, weights, x, context):
         return super().apply(weights, x, context) * (1 + (time.perf_counter() % 1))
@@ -485,6 +494,14 @@ class DeadTerm(LossTerm):
         return jnp.square(outcome.output).sum(), jnp.asarray(outcome.output.size, jnp.float32)
 
 
+class WideTokens(Tokens):
+    """An embedding in float32, whatever the dtype of its table."""
+
+    def apply(self, weights, inputs, token_types, table, sizes):
+        x = super().apply(weights, inputs, token_types, table, sizes)
+        return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 class ShiftedInputs(Tokens):
     """An embedding that reads the next token."""
 
@@ -533,9 +550,11 @@ FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "wrong gradient": ("gradients", "derivative by", {"feed_forward": WrongGradient(d_ff=10)}),
     "wrong gradient of one weight": ("gradients", "feed_forward/gain", {"feed_forward": WrongGradientOfOne(d_ff=10)}),
     "float16 overflow": ("precision", "float16 are not finite", {"feed_forward": Overflow(d_ff=10)}),
+    "embedding in float32": ("precision", "the embedding (WideTokens) is float32", {"inputs": WideTokens()}),
     "wrong in bfloat16": ("precision", "bfloat16 differ", {"feed_forward": WrongInBfloat16(d_ff=10)}),
     "mask value of float32": ("precision", "LargeMaskValue", {"attention": LargeMaskValue(heads=2)}),
     "NumPy's random numbers": ("repetition", "two traces", {"feed_forward": NumPyRandom(d_ff=10)}),
+    "dropout in evaluation": ("draws", "of each example in evaluation", {"feed_forward": DropoutInEvaluation(d_ff=10)}),
     "reads the clock": ("repetition", "two traces", {"feed_forward": ReadsClock(d_ff=10)}),
     "mutates a global": ("repetition", "two traces", {"feed_forward": MutatesGlobal(d_ff=10)}),
     "random at run time": ("repetition", "two runs", {"feed_forward": Callback(d_ff=10)}),
@@ -645,6 +664,34 @@ class MeanOfOutputs(LanguageModel):
         return super().training_loss(output, aux, targets, weights, label_smoothing)
 
 
+class MeanOfAllTargets(LanguageModel):
+    """A mean over all targets, also those of weight 0."""
+
+    by_token: ClassVar[bool] = False
+
+    def training_loss(self, output, aux, targets, weights, label_smoothing=None):
+        total, _ = super().training_loss(output, aux, targets, weights, label_smoothing)
+        return total / weights.size, jnp.ones(())
+
+
+class CountOfScored(LanguageModel):
+    """The number of scored targets in place of the sum of their weights."""
+
+    by_token: ClassVar[bool] = False
+
+    def training_loss(self, output, aux, targets, weights, label_smoothing=None):
+        total, _ = super().training_loss(output, aux, targets, weights, label_smoothing)
+        return total, (weights > 0).sum().astype(total.dtype)
+
+
+class EntropyOfAll(LossTerm):
+    """A mean over all outputs, also those of padding."""
+
+    def of_outputs(self, output, targets, weights):
+        log_p = jax.nn.log_softmax(output)
+        return (jnp.exp(log_p) * log_p).sum(), jnp.asarray(float(weights.size))
+
+
 class SquaredMean(LossTerm):
     def value(self, params, outcome, batch):
         return jnp.square((outcome.output.max(-1) * batch.weights).mean()), jnp.ones(())
@@ -689,6 +736,17 @@ TRAINING: dict[str, tuple[str, str, dict[str, Any]]] = {
     "loss of unscored targets": ("loss", "with other targets of weight 0", {"head": ReadsUnscored()}),
     "accuracy of unscored targets": ("loss", "the accuracy of a batch and that with other", {"head": AccuracyOfAll()}),
     "mean in place of a sum": ("loss", "the loss of a batch and that from its rows one by one", {"head": MeanAsSum()}),
+    "mean over targets of weight 0": ("loss", "loss of a batch and that from its row", {"head": MeanOfAllTargets()}),
+    "number of targets in place of their weights": (
+        "loss",
+        "with weights that are twice as large",
+        {"head": CountOfScored()},
+    ),
+    "mean over padding": (
+        "loss",
+        "if no other row is scored differ",
+        {"loss_terms": (EntropyOfAll(weight=1.0),)},
+    ),
     "by_token reads other outputs": ("loss", "from one token at a time", {"head": MeanOfOutputs()}),
     "square of a mean": (
         "loss",

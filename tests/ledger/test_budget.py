@@ -9,7 +9,8 @@ from flaxformer import Dense, Training
 from flaxformer.core.overrides import override
 from flaxformer.ledger import budget, log
 from flaxformer.ledger.budget import RunBudget, equal_seconds, with_budget
-from flaxformer.ledger.opening import open_ledger
+from flaxformer.ledger.improve import OpenLedger
+from flaxformer.ledger.opening import check_first, open_ledger
 from flaxformer.runner.execution import Execution
 from flaxformer.system.errors import UserError
 from flaxformer.training.cost import run_cost
@@ -130,3 +131,29 @@ def test_the_steps_of_a_budget_are_part_of_the_declaration(tmp_path):
     assert isinstance(begun, log.Begun)
     assert (begun.budget, begun.steps) == ("1M tokens", book.ledger.start.training.steps)
     assert begun.steps > START.training.steps
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["optimizer.lerning_rate=1"], "did you mean 'learning_rate'"),
+        (["model.layers=two"], "layers"),
+        (["seed=7"], "changes seed"),
+        (["training.steps=12"], "the comparison at equal compute adjusts"),
+        (["optimizer.learning_rate=1e-5"], "the candidate is the best recipe itself"),
+    ],
+)
+def test_a_mistake_in_the_first_attempt_begins_no_ledger(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        check_first(ledger(), tmp_path / "tiny", changes, None)
+    with pytest.raises(UserError, match="no file"):
+        check_first(ledger(), tmp_path / "tiny", [], tmp_path / "candidate.py")
+    with pytest.raises(UserError, match="has kept no change"):
+        list(OpenLedger(ledger(), tmp_path / "tiny", Execution(devices=1)).confirm())
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_a_budget_that_cannot_be_read_is_not_compared_with_that_of_the_log(tmp_path):
+    OpenLedger(ledger(), tmp_path / "tiny", Execution(devices=1)).begin()
+    with pytest.raises(UserError, match="budget is '5x'; expected a time, tokens or FLOPs"):
+        open_ledger(ledger(), tmp_path / "tiny", Execution(devices=1), budget="5x")

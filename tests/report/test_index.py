@@ -4,10 +4,12 @@ import re
 import signal
 
 import pytest
+from ledger.ledgers import begun
 from study.tiny import LOWER, fill, tiny
 
 from flaxformer.claims.record import NAME
 from flaxformer.cli import main
+from flaxformer.ledger import log
 from flaxformer.report import figures, index
 from flaxformer.runner.probes import run_probe
 from flaxformer.store.records import write_document, write_table
@@ -131,3 +133,15 @@ def test_a_folder_without_a_study_says_what_it_holds(tmp_path):
 def test_a_folder_without_studies_has_no_index(tmp_path):
     with pytest.raises(UserError, match="hold no study"):
         index.write_index(tmp_path, index.entries(tmp_path))
+
+
+def test_a_ledger_has_one_line_and_its_attempts_none(tmp_path, report):
+    (tmp_path / "book").mkdir()
+    log.append(tmp_path / "book", [], begun())
+    fill(tmp_path / "book/attempts/001", tiny(), losses)
+    code, out, _ = report(tmp_path)
+    page = (tmp_path / "index.html").read_text()
+    assert (code, "No attempt was made yet." in out) == (0, True)
+    assert 'href="book/report.html"' in page
+    assert (tmp_path / "book/report.html").is_file()
+    assert "attempts/001" not in page + out

@@ -208,7 +208,7 @@ def test_damaged_weights_are_refused(tmp_path):
     [
         (({"rate": "mid"}, 3), r"0 arms have the labels {'rate': 'mid'}; expected one \(rate: low and high\)"),
         (({"rat": "low"}, 3), r"0 arms have the labels {'rat': 'low'}; expected one"),
-        (({}, 3), r"2 arms have the labels {}; expected one"),
+        (({}, 3), r"no arm is given and the study has 2; expected one, such as rate=low \(rate: low and high\)"),
         (({"rate": "low"}, 4), "seed is 4; expected one of 3 and 5"),
         (({"rate": "low"}, 3, 5), "step is 5; expected one of the steps in .*: 12"),
     ],

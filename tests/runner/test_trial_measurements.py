@@ -161,7 +161,11 @@ def test_a_damaged_line_is_not_read(root):
         ),
         ("def measure(params):\n    return {}\n", r"has measure\(params\); expected a file that defines"),
         ("measure = 3\n", r"has measure = 3; expected a file that defines measure\(params, run\)"),
-        ("x = 3\n", "has measure = None; expected a file that defines"),
+        ("x = 3\n", "has no function 'measure'; expected a file that defines"),
+        (
+            "import os.path\nfrom shutil import move\ndef mesure(params, run):\n    return {}\n",
+            r"has no function 'measure'; it has: mesure \(--function NAME\); expected a file that defines",
+        ),
         ("def measure(params, run:\n", "line 1: "),
     ],
 )

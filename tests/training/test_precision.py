@@ -1,12 +1,14 @@
 """Bfloat16 where it pays, float32 where it counts."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from grid import V, grid, model_and_tokens, sparse_grid
+from jaxtyping import Array, Float
 
 from flaxformer.components import (
     GRU,
@@ -15,14 +17,16 @@ from flaxformer.components import (
     Classifier,
     Dense,
     Elman,
+    Inputs,
     LanguageModel,
     Patches,
     Regressor,
     Vectors,
 )
 from flaxformer.config import ModelConfig, recurrent_model
-from flaxformer.core.params import path_name
+from flaxformer.core.params import Parameters, param, path_name
 from flaxformer.core.paths import replace_at
+from flaxformer.core.struct import static
 from flaxformer.model import apply_with_intermediates
 from flaxformer.tasks import Copy, Digits, ScaledIndex
 from flaxformer.training import Run, Training, start, train_step
@@ -68,6 +72,27 @@ def check_dtypes(config, layout):
 @grid
 def test_the_residual_stream_is_bfloat16_and_attention_weights_and_logits_are_float32(config):
     check_dtypes(config, "unrolled")
+
+
+class HashedTokens(Inputs):
+    """A[token mod rows] + B[token // rows]."""
+
+    reads: ClassVar[str] = "tokens"
+    rows: int = static(4)
+
+    class Weights(Parameters):
+        remainders: Float[Array, "rows d_embedding"] = param(std=1.0, decay=False)
+        quotients: Float[Array, "blocks d_embedding"] = param(std=1.0, decay=False)
+
+    def sizes(self, model):
+        return {"blocks": -(-model["vocabulary"] // self.rows)}
+
+    def apply(self, weights, inputs, token_types, table, sizes):
+        return weights.remainders[inputs % self.rows] + weights.quotients[inputs // self.rows]
+
+
+def test_the_residual_stream_of_tables_of_other_sizes_than_the_vocabulary_is_bfloat16():
+    check_dtypes(SMALL.replace(vocabulary=V, inputs=HashedTokens()), "unrolled")
 
 
 @pytest.mark.parametrize("config", RECURRENT, ids=lambda config: type(config.attention).__name__)
