@@ -28,6 +28,7 @@ from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.study.search import Point
 from flaxformer.study.suggest import Search, append_round, read_rounds, suggest
 from flaxformer.system.errors import UserError
@@ -171,13 +172,36 @@ def remaining_work(plan: StudyPlan, execution: Execution, only: Collection[str] 
             later = max(0, search.rounds - max(1, len(read_rounds(search, store))))
             work.append((later * search.samples * len(study.seeds), study.baseline.training.steps))
         return sum(n for n, _ in work), sum(n * length for n, length in work)
-    runs = steps = 0
-    left = {name: len(arms) for name, arms in programs(plan).items()}
-    lengths = {name: arms[0].run.training.steps for name, arms in programs(plan).items()}
+    work = list(_remaining_of_halving(plan, store, todo, execution.retry_failed))
+    return sum(runs for runs, _ in work), sum(runs * length for runs, length in work)
+
+
+def _remaining_of_halving(
+    plan: StudyPlan, store: Store, todo: Sequence[ProgramGroup], retry_failed: bool
+) -> Iterator[tuple[int, int]]:
+    """Yield numbers of runs that are still to be trained, at each rung and then to the end, each with their steps.
+
+    Beyond the first rung that decides nothing yet, all runs count; a retry is taken to change no decision.
+
+    Args:
+      todo: the groups with the trials that have no row of the study, or a failed one that is tried again.
+    """
+    assert plan.study.halving is not None
+    study, seeds, factor = plan.study, len(plan.study.seeds), plan.study.halving.factor
+    found = {results.until: results for results in rung_results(plan, store.root)}
+    arms, stopped = programs(plan), {arm.name for one in found.values() for arm in one.stopped or ()}
+    left = {name: sum(arm.name not in stopped for arm in group) for name, group in arms.items()}
+    lengths = {name: group[0].run.training.steps for name, group in arms.items()}
     for until in steps_of_rungs(study):
-        training = sum(n for name, n in left.items() if lengths[name] > until) * len(study.seeds)
-        done = len(Store(store.root / RUNGS / str(until)).rows())
-        runs, steps = runs + max(0, training - done), steps + max(0, training - done) * until
-        left = {name: -(-n // study.halving.factor) if lengths[name] > until else n for name, n in left.items()}
-    last = {name: n * len(study.seeds) for name, n in left.items()}
-    return runs + sum(last.values()), steps + sum(n * lengths[name] for name, n in last.items())
+        if (results := found.get(until)) is not None:
+            failed = sum(row.status == "failed" for row in results.rows.values()) if retry_failed else 0
+            yield len(results.arms) * seeds - len(results.rows) + failed, until
+            if results.stopped is not None:
+                continue
+        else:
+            yield sum(n for name, n in left.items() if lengths[name] > until) * seeds, until
+        left = {name: -(-n // factor) if lengths[name] > until else n for name, n in left.items()}
+    if all(one.stopped is not None for one in found.values()):
+        yield from ((sum(trial.arm.name not in stopped for trial in group.trials), group.steps) for group in todo)
+    else:
+        yield from ((n * seeds, lengths[name]) for name, n in left.items())

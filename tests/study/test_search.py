@@ -259,6 +259,37 @@ def test_a_halving_that_was_stopped_goes_on_and_ends_alike(monkeypatch, tmp_path
     assert results(Store(tmp_path / "cut").rows()) == results(Store(tmp_path / "whole").rows())
 
 
+@pytest.mark.long
+def test_remaining_work_counts_the_runs_that_the_next_launch_trains(monkeypatch, tmp_path):
+    """Cut after any event; then with a failed run, whose retry changes no decision."""
+    axes = (Axis(RATE, {str(i): i * 1e-3 for i in (4, 7)}, name="rate"),)
+    study, execution = halved(axes=axes, seeds=(3,), halving=Halving(2, 3)), Execution
+
+    def by_rate_alone(trial, steps):
+        return int(trial.arm.labels["rate"]) / steps
+
+    trained = pretend(monkeypatch, by_rate_alone)
+    for events in range(7):
+        cut = execution(output=tmp_path / str(events))
+        begun = run(study, cut)
+        for _ in range(min(events, 6)):
+            next(begun, None)
+        begun.close()
+        runs, steps = stages.remaining_work(StudyPlan(study), cut)
+        trained.clear()
+        list(run(study, cut))
+        assert (runs, steps) == (len(trained), sum(n for _, n in trained)), events
+    broken = "rate=7,seed=3"
+    trained = pretend(monkeypatch, by_rate_alone, failing=lambda trial: trial.name == broken)
+    failed = execution(output=tmp_path / "failed", retry_failed=True)
+    list(run(study, failed))
+    assert stages.remaining_work(StudyPlan(study), failed) == (1, 3)
+    assert stages.remaining_work(StudyPlan(study), dataclasses.replace(failed, retry_failed=False)) == (0, 0)
+    trained = pretend(monkeypatch, by_rate_alone)
+    list(run(study, failed, retry_failed=True))
+    assert trained == [(broken, 3)]
+
+
 def test_the_report_shows_stopped_runs_as_what_they_are(monkeypatch, tmp_path):
     pretend(monkeypatch, by_rate)
     study = halved()
