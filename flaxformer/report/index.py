@@ -36,7 +36,7 @@ class Entry:
     runs: str
     date: str
     analysis: Analysis | None = None
-    """Of a study or probe that can be read."""
+    """Analysis of a study or probe that can be read."""
 
 
 def stores(folder: Path) -> list[Store]:

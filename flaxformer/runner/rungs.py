@@ -73,9 +73,10 @@ def rung_results(plan: StudyPlan, root: Path, needs_all: bool = False) -> Iterat
         arms = [arm for group in training.values() for arm in group]
         if not arms:
             continue
-        found = Store(root / RUNGS / str(until)).rows()
-        rows = {name: found[name] for arm in arms for seed in study.seeds if (name := Trial(arm, seed).name) in found}
-        is_whole = len(rows) == len(arms) * len(study.seeds)
+        at_rung = Store(root / RUNGS / str(until)).rows()
+        names = [Trial(arm, seed).name for arm in arms for seed in study.seeds]
+        rows = {name: at_rung[name] for name in names if name in at_rung}
+        is_whole = len(rows) == len(names)
         if not is_whole or (needs_all and not all(map(is_finished, rows.values()))):
             yield RungResults(until, arms, rows, None)
             return
@@ -147,6 +148,7 @@ def record_decisions(
       at_rung: fingerprints by trial of the present code at the rung.
       declared: declaration of the study.
     """
+    supersede(store, contradictions(study, results, store.rows()))
     present, path = declared.fingerprints, store.groups / f"stopped-{results.until}.parquet"
     recorded = {row.trial: row for row in (store.rows_of_table(path) if path.exists() else ())}
     ended = []
@@ -155,15 +157,14 @@ def record_decisions(
         is_present = is_failed or row.fingerprint == at_rung[row.trial]
         known = present if is_present else present | declared.kept_results
         before = recorded.get(row.trial)
-        changes = {
-            "fingerprint": known[row.trial],
-            "declaration": declared.declaration,
-            "status": "failed" if is_failed else "stopped",
-            "stopped_at": results.until,
-        }
-        new = dataclasses.replace(row, **changes)
+        new = dataclasses.replace(
+            row,
+            fingerprint=known[row.trial],
+            declaration=declared.declaration,
+            status="failed" if is_failed else "stopped",
+            stopped_at=results.until,
+        )
         ended.append(before if before is not None and before == new | {"declaration": before.declaration} else new)
-    supersede(store, contradictions(study, results, store.rows()))
     if not ended:
         path.unlink(missing_ok=True)
     elif ended != list(recorded.values()) or not path.exists():

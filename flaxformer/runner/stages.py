@@ -118,15 +118,15 @@ def _rungs(plan: StudyPlan, execution: Execution) -> Iterator[Stage]:
     while True:
         with store.locked(LOCK_PATIENCE):
             refresh_rungs(store.root)
-            found = list(rung_results(plan, store.root, needs_all=execution.on_error == "stop"))
-            for results in found:
+            at_rungs = list(rung_results(plan, store.root, needs_all=execution.on_error == "stop"))
+            for results in at_rungs:
                 if results.stopped is not None and results.key in plans:
                     record_decisions(store, study, results, plans[results.key].declaration.fingerprints, declared)
-        keys = [results.key for results in found]
+        keys = [results.key for results in at_rungs]
         if (key := next((key for key in keys if key not in plans), None)) is not None:
             plans[key] = StudyPlan(rung(study, among=key[1], until=key[0]))
             yield plans[key], dataclasses.replace(execution, output=store.root / RUNGS / str(key[0]), keep=None)
-        elif keys == finished or (found and found[-1].stopped is None):
+        elif keys == finished or (at_rungs and at_rungs[-1].stopped is None):
             return
         else:
             finished = keys
@@ -188,12 +188,12 @@ def _remaining_of_halving(
     """
     assert plan.study.halving is not None
     study, seeds, factor = plan.study, len(plan.study.seeds), plan.study.halving.factor
-    found = {results.until: results for results in rung_results(plan, store.root)}
-    arms, stopped = programs(plan), {arm.name for one in found.values() for arm in one.stopped or ()}
+    at_rungs = {results.until: results for results in rung_results(plan, store.root)}
+    arms, stopped = programs(plan), {arm.name for results in at_rungs.values() for arm in results.stopped or ()}
     left = {name: sum(arm.name not in stopped for arm in group) for name, group in arms.items()}
     lengths = {name: group[0].run.training.steps for name, group in arms.items()}
     for until in steps_of_rungs(study):
-        if (results := found.get(until)) is not None:
+        if (results := at_rungs.get(until)) is not None:
             failed = sum(row.status == "failed" for row in results.rows.values()) if retry_failed else 0
             yield len(results.arms) * seeds - len(results.rows) + failed, until
             if results.stopped is not None:
@@ -201,7 +201,7 @@ def _remaining_of_halving(
         else:
             yield sum(n for name, n in left.items() if lengths[name] > until) * seeds, until
         left = {name: -(-n // factor) if lengths[name] > until else n for name, n in left.items()}
-    if all(one.stopped is not None for one in found.values()):
+    if all(results.stopped is not None for results in at_rungs.values()):
         yield from ((sum(trial.arm.name not in stopped for trial in group.trials), group.steps) for group in todo)
     else:
         yield from ((n * seeds, lengths[name]) for name, n in left.items())
