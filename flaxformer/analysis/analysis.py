@@ -193,8 +193,7 @@ class Analysis:
         different = "was trained more than once, with different results"
         limits = [f"{name} is damaged and not used ({what})." for name, what in self.damaged.items()]
         limits += [
-            f"{trial} {different} ({what}): training is not deterministic, or two "
-            "processes decided a halving differently."
+            f"{trial} {different} ({what}): training is not deterministic."
             for trial, what in itertools.islice(self.disagreements.items(), MOST_LISTED)
         ]
         if (more := len(self.disagreements) - MOST_LISTED) > 0:

@@ -59,8 +59,8 @@ def explore(study: Declaration, arms: dict[str, ArmSummary], swept: Collection[s
         if all(other.baseline in other.labels for other in other_axes):
             context = {other.name: str(other.baseline) for other in other_axes}
             for label in axis.labels:
-                terms = _terms(context, name, label, reference)
-                at_baseline[name, label] = paired_differences(terms, arms) if label != reference else []
+                if label != reference:
+                    at_baseline[name, label] = paired_differences(_terms(context, name, label, reference), arms)
         for label, context in _contexts(axis, other_axes, arms.values()) if name not in swept else ():
             terms = _terms(context, name, label, reference)
             per_seed = paired_differences(terms, arms) if label != reference else []

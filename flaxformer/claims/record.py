@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flaxformer.analysis.analysis import Analysis, analyse
 from flaxformer.analysis.judging import JudgedClaim
 from flaxformer.report import phrasing, verdicts
+from flaxformer.report.index import Entry
 from flaxformer.store.store import Store
 from flaxformer.system.digests import read_or_empty
 from flaxformer.system.errors import UserError
@@ -99,13 +100,19 @@ def holds_claims(root: Path) -> bool:
     return any(root.glob(f"*/{NAME}"))
 
 
-def read_all(root: Path) -> list[CaseRecord]:
-    """Return all cases of a folder, from this launch and earlier ones, by number."""
-    records = []
+def read_all(root: Path, entries: Sequence[Entry] = ()) -> list[CaseRecord]:
+    """Return all cases of a folder, from this launch and earlier ones, by number.
+
+    Args:
+      root: the folder.
+      entries: summaries of its studies and probes, whose analyses are used.
+    """
+    records, known = [], {entry.report.parent: entry.analysis for entry in entries}
     for path in root.glob(f"*/{NAME}"):
         case = _read(path)
         evidence = [path.parent / name for name in case.evidence]
-        analyses = [(folder, analyse(Store(folder))) for folder in evidence if (folder / "study.json").exists()]
+        present = [folder for folder in evidence if (folder / "study.json").exists()]
+        analyses = [(folder, known.get(folder) or analyse(Store(folder))) for folder in present]
         lines = statements(analyses, case.failure)
         records.append(CaseRecord(case.number, case.claim, case.source, case.seconds, case.quick, lines))
     return sorted(records, key=lambda record: record.number)

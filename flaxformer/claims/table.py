@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from flaxformer.analysis.analysis import analyse
 from flaxformer.claims import record
 from flaxformer.claims.record import CaseRecord, Statement
 from flaxformer.report import html, index, markdown, phrasing, tex
@@ -87,7 +88,8 @@ def _mark(verdict: str) -> str:
 def write(root: Path, outcomes: "Sequence[CaseResult]", quick: bool) -> Path:
     """Store the cases of this launch, write the tables of the whole folder, and return the path of the page."""
     record.keep(root, outcomes, quick)
-    return rewrite(root, index.entries(root))
+    known = dict(pair for outcome in outcomes for pair in outcome.analyses)
+    return rewrite(root, index.entries(root, lambda store: known.get(store.root) or analyse(store)))
 
 
 def rewrite(root: Path, entries: Sequence[index.Entry]) -> Path:
@@ -97,7 +99,7 @@ def rewrite(root: Path, entries: Sequence[index.Entry]) -> Path:
       root: the folder of the cases.
       entries: summaries of its studies and probes.
     """
-    records = record.read_all(root)
+    records = record.read_all(root, entries)
     make_folder(output_folder(root))
     weaker = f"\n{WEAKER}\n" if any(case.quick for case in records) else ""
     document = f"{record.totals(records)}\n\n{markdown.table(table(records))}{weaker}"

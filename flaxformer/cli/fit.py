@@ -60,7 +60,7 @@ def main(arguments: Fit, console: Console) -> int:
     n = "N without embeddings, " if "embeddings" in columns else ""
     lines = (
         f"L∞ + A·N^(−α) + B·D^(−β): {n}{DESCRIPTIONS[fit.loss]}{width}, {count_of(fit.points, 'point')}{left_out}.",
-        f"Intervals are percentiles of {count_of(fit.resamples, 'fit')} to resampled points."
+        f"Intervals are percentiles of {count_of(fit.resamples, 'fit')} to resampled points, widened for few points."
         if fit.resamples > 1
         else "No intervals, since no points were resampled.",
         f"At C ∝ N·D, the loss is least where N ∝ C^a, a = β / (α + β) = {interval(fit.numbers['a'])}.",

@@ -35,6 +35,8 @@ class Entry:
     seeds: str
     runs: str
     date: str
+    analysis: Analysis | None = None
+    """Analysis of a study or probe that can be read."""
 
 
 def stores(folder: Path) -> list[Store]:
@@ -133,7 +135,7 @@ def _entry(store: Store, name: str, analyse: Callable[[Store], Analysis]) -> Ent
         runs = f"{done} of {runs}, {total - done} missing"
     answer = verdicts.verdict(analysis) if done else "No results yet."
     date = provenance_text.last_date(read_lines(store.root / LAUNCHES))
-    return Entry(store.root / REPORT, name, study.question, answer, seeds, runs, date)
+    return Entry(store.root / REPORT, name, study.question, answer, seeds, runs, date, analysis)
 
 
 def index_table(folder: Path, listed: Sequence[Entry]) -> str:

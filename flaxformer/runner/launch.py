@@ -129,7 +129,7 @@ class _Worker:
 
     def todo(self, share: Sequence[ProgramGroup], rows: Mapping[str, Row]) -> list[ProgramGroup]:
         """Groups with the trials that have no row yet, or a failed one that this process has not tried again yet."""
-        ended = {name: row.status for name, row in rows.items()}
+        ended = {name: "stopped" if row.stopped_at else row.status for name, row in rows.items()}
         groups = without_results(share, ended, self.retry)
         return with_trials(
             (group, [trial for trial in group.trials if trial.name not in self.tried]) for group in groups

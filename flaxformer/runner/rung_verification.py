@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from flaxformer.runner.stages import contradictions, programs, steps_of_rungs, survivors
+from flaxformer.runner.rungs import contradictions, rung_results, steps_of_rungs
 from flaxformer.runner.verification import differences
 from flaxformer.store.places import RUNGS
 from flaxformer.store.rows import Row, is_finished
 from flaxformer.store.store import Store
-from flaxformer.study.arm import Trial
 from flaxformer.study.declare import Study
 from flaxformer.study.plan import StudyPlan
 
@@ -71,19 +70,10 @@ def halving_differences(root: Path, plan: StudyPlan, rows: Mapping[str, Row]) ->
     study, by_trial = plan.study, dict[str, str]()
     if study.halving is None:
         return by_trial
-    left = programs(plan)
-    for until in steps_of_rungs(study):
-        at_rung = Store(root / RUNGS / str(until)).rows()
-        for program, arms in left.items():
-            if not arms or arms[0].run.training.steps <= until:
-                continue
-            if any(Trial(arm, seed).name not in at_rung for arm in arms for seed in study.seeds):
-                return by_trial
-            left[program] = survivors(study, arms, at_rung)
-            stopped = [arm for arm in arms if arm not in left[program]]
-            for trial, row in contradictions(study, arms, stopped, rows, until).items():
-                verb = "goes on" if row.stopped_at == until else "ends"
-                by_trial[f"{trial} after step {until}"] = (
-                    f"stopped_at {row.stopped_at}; by the results at the rung, its arm {verb}"
-                )
+    for results in rung_results(plan, root):
+        for trial, row in contradictions(study, results, rows).items():
+            verb = "goes on" if row.stopped_at == results.until else "ends"
+            by_trial[f"{trial} after step {results.until}"] = (
+                f"stopped_at {row.stopped_at}; by the results at the rung, its arm {verb}"
+            )
     return by_trial

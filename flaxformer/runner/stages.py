@@ -10,20 +10,25 @@ A round of a search adds the points that it suggests to the study, which is then
 """
 
 import dataclasses
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from flaxformer.runner.execution import Execution
 from flaxformer.runner.remaining import declare, missing, store_of
-from flaxformer.store import records
-from flaxformer.store.declaration import Declaration
-from flaxformer.store.declarations import supersede
+from flaxformer.runner.rungs import (
+    contradictions,
+    programs,
+    record_decisions,
+    refresh_rungs,
+    rung,
+    rung_results,
+    steps_of_rungs,
+)
 from flaxformer.store.places import RUNGS
-from flaxformer.store.rows import Row, is_finished
+from flaxformer.store.rows import Row
 from flaxformer.store.store import LOCK_PATIENCE, Store
-from flaxformer.study.arm import Arm, Trial
 from flaxformer.study.declare import Study
-from flaxformer.study.divergence import mean_score
 from flaxformer.study.plan import StudyPlan
+from flaxformer.study.program_groups import ProgramGroup
 from flaxformer.study.search import Point
 from flaxformer.study.suggest import Search, append_round, read_rounds, suggest
 from flaxformer.system.errors import UserError
@@ -31,20 +36,6 @@ from flaxformer.system.wording import count_of
 
 Stage = tuple[StudyPlan, Execution]
 """An ordinary study, and how it is executed."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rung(Study):
-    """Some arms of a study, trained to a step before their last."""
-
-    among: tuple[str, ...]
-    until: int
-
-    def arms(self) -> list[Arm]:
-        return [arm for arm in super().arms() if arm.name in self.among]
-
-    def trials(self) -> list[Trial]:
-        return [Trial(arm, seed, self.until) for arm in self.arms() for seed in self.seeds]
 
 
 def plan_of(study: Study, execution: Execution) -> StudyPlan:
@@ -83,8 +74,10 @@ def stages(plan: StudyPlan, execution: Execution) -> Iterator[Stage]:
     if plan.search is not None:
         yield from _rounds(plan, plan.search, execution)
         return
-    if plan.study.halving is None or (yield from _rungs(plan, execution)):
-        yield plan, execution
+    if plan.study.halving is not None:
+        yield from _rungs(plan, execution)
+        return
+    yield plan, execution
 
 
 def _rounds(plan: StudyPlan, search: Search, execution: Execution) -> Iterator[Stage]:
@@ -109,31 +102,35 @@ def _rounds(plan: StudyPlan, search: Search, execution: Execution) -> Iterator[S
                 append_round(search, store, len(rounds), points)
 
 
-def _rungs(plan: StudyPlan, execution: Execution) -> Generator[Stage, None, bool]:
-    """The study of each rung; after each, record the rows of the arms that stop there. Returns True if all complete."""
+def _rungs(plan: StudyPlan, execution: Execution) -> Iterator[Stage]:
+    """The study of each rung, then the study itself; a stage again where results of other processes change its arms.
+
+    After each, the decisions at all rungs are made again and recorded.
+    """
     study, store = plan.study, store_of(plan.study, execution)
     declared = declare(plan, store, execution.on_code_change)
     if not missing(plan, store, retry_failed=execution.retry_failed):
-        return True
-    left = programs(plan)
-    for until in steps_of_rungs(study):
-        if not (training := [arm for arms in left.values() for arm in arms if arm.run.training.steps > until]):
-            continue
-        stage = rung(study, tuple(arm.name for arm in training), until)
-        stage_plan = StudyPlan(stage)
-        inner = dataclasses.replace(execution, output=store.root / RUNGS / str(until), keep=None)
-        yield stage_plan, inner
-        rows = store_of(stage, inner).rows()
-        if not _is_complete(stage, rows, execution):
-            return False
-        stopped = []
-        for program, arms in left.items():
-            if arms and arms[0].run.training.steps > until:
-                best = survivors(study, arms, rows)
-                stopped += [arm for arm in arms if arm not in best]
-                left[program] = best
-        _record_stopped(store, stage, stopped, rows, stage_plan.declaration, declared)
-    return True
+        rows = store.rows()
+        if not any(contradictions(study, results, rows) for results in rung_results(plan, store.root)):
+            yield plan, execution
+            return
+    plans, finished = dict[tuple[int, tuple[str, ...]], StudyPlan](), None
+    while True:
+        with store.locked(LOCK_PATIENCE):
+            refresh_rungs(store.root)
+            at_rungs = list(rung_results(plan, store.root, needs_all=execution.on_error == "stop"))
+            for results in at_rungs:
+                if results.stopped is not None and results.key in plans:
+                    record_decisions(store, study, results, plans[results.key].declaration.fingerprints, declared)
+        keys = [results.key for results in at_rungs]
+        if (key := next((key for key in keys if key not in plans), None)) is not None:
+            plans[key] = StudyPlan(rung(study, among=key[1], until=key[0]))
+            yield plans[key], dataclasses.replace(execution, output=store.root / RUNGS / str(key[0]), keep=None)
+        elif keys == finished or (at_rungs and at_rungs[-1].stopped is None):
+            return
+        else:
+            finished = keys
+            yield plan, execution
 
 
 def _is_complete(stage: Study, rows: Mapping[str, Row], execution: Execution) -> bool:
@@ -141,82 +138,6 @@ def _is_complete(stage: Study, rows: Mapping[str, Row], execution: Execution) ->
     stage_rows = [rows.get(trial.name) for trial in stage.trials()]
     stops = execution.on_error == "stop"
     return all(row is not None and not (stops and row.status == "failed") for row in stage_rows)
-
-
-def programs(plan: StudyPlan) -> dict[str, list[Arm]]:
-    """The arms of each program, by its name."""
-    return {group.name: list({trial.arm.name: trial.arm for trial in group.trials}.values()) for group in plan.groups}
-
-
-def steps_of_rungs(study: Study) -> list[int]:
-    """The steps of every rung of any program."""
-    halving = study.halving
-    return sorted({n for arm in study.arms() for n in (halving.rungs(arm.run.training.steps) if halving else ())})
-
-
-def rung(study: Study, among: tuple[str, ...], until: int) -> Rung:
-    """The study of some arms until a step."""
-    fields = {field.name: getattr(study, field.name) for field in dataclasses.fields(Study)}
-    note = f"This is a rung of a halving: training was stopped after {until} steps."
-    changes = {"halving": None, "claims": (), "derive": None, "keep": None, "caveats": (note,)}
-    return Rung(**fields | changes, among=among, until=until)
-
-
-def survivors(study: Study, arms: list[Arm], rows: Mapping[str, Row]) -> list[Arm]:
-    """Return the arms of one program that go on, by their mean over the seeds.
-
-    An arm with a failed run or a score that is not finite does not.
-    """
-    assert study.halving is not None
-    scores = {arm.name: mean_score([rows[Trial(arm, seed).name] for seed in study.seeds], study.metric) for arm in arms}
-    best = study.halving.best(scores, study.metric)
-    return [arm for arm in arms if arm.name in best]
-
-
-def contradictions(
-    study: Study, arms: Collection[Arm], stopped: Collection[Arm], rows: Mapping[str, Row], until: int
-) -> dict[str, Row]:
-    """Return the results that the decisions at a rung contradict, by trial, for some arms that were trained to it.
-
-    Args:
-      study: the study.
-      arms: the arms.
-      stopped: those of them, or more, that end at the rung.
-      rows: the rows of the study by trial.
-      until: step of the rung.
-    """
-    results = [(arm, rows.get(Trial(arm, seed).name)) for arm in arms for seed in study.seeds]
-    return {
-        row.trial: row
-        for arm, row in results
-        if row is not None and is_finished(row) and (row.stopped_at == until) != (arm in stopped)
-    }
-
-
-def _record_stopped(
-    store: Store,
-    stage: Rung,
-    stopped: list[Arm],
-    rows: Mapping[str, Row],
-    declared_at_rung: Declaration,
-    declared: Declaration,
-) -> None:
-    """Write the results of stopped arms as rows of the study; a failed run stays one.
-
-    A failed run that was trained again may decide otherwise: results that this contradicts are set aside. A result of
-    former code that was kept has the former fingerprint in the study too.
-    """
-    at_rung, present = declared_at_rung.fingerprints, declared.fingerprints
-    former, ended = present | declared.kept_results, []
-    for row in (rows[Trial(arm, seed).name] for arm in stopped for seed in stage.seeds):
-        is_failed = row.status == "failed"
-        known = present if is_failed or row.fingerprint == at_rung[row.trial] else former
-        row = dataclasses.replace(row, fingerprint=known[row.trial], declaration=declared.declaration)
-        ended.append(row if is_failed else dataclasses.replace(row, status="stopped", stopped_at=stage.until))
-    with store.locked(LOCK_PATIENCE):
-        supersede(store, contradictions(stage, stage.arms(), stopped, store.rows(), stage.until))
-        if ended:
-            records.write_table(store.groups / f"stopped-{stage.until}.parquet", ended)
 
 
 def describe_stages(plan: StudyPlan, execution: Execution) -> Iterator[str]:
@@ -251,13 +172,36 @@ def remaining_work(plan: StudyPlan, execution: Execution, only: Collection[str] 
             later = max(0, search.rounds - max(1, len(read_rounds(search, store))))
             work.append((later * search.samples * len(study.seeds), study.baseline.training.steps))
         return sum(n for n, _ in work), sum(n * length for n, length in work)
-    runs = steps = 0
-    left = {name: len(arms) for name, arms in programs(plan).items()}
-    lengths = {name: arms[0].run.training.steps for name, arms in programs(plan).items()}
+    work = list(_remaining_of_halving(plan, store, todo, execution.retry_failed))
+    return sum(runs for runs, _ in work), sum(runs * length for runs, length in work)
+
+
+def _remaining_of_halving(
+    plan: StudyPlan, store: Store, todo: Sequence[ProgramGroup], retry_failed: bool
+) -> Iterator[tuple[int, int]]:
+    """Yield numbers of runs that are still to be trained, at each rung and then to the end, each with their steps.
+
+    Beyond the first rung that decides nothing yet, all runs count; a retry is taken to change no decision.
+
+    Args:
+      todo: the groups with the trials that have no row of the study, or a failed one that is tried again.
+    """
+    assert plan.study.halving is not None
+    study, seeds, factor = plan.study, len(plan.study.seeds), plan.study.halving.factor
+    at_rungs = {results.until: results for results in rung_results(plan, store.root)}
+    arms, stopped = programs(plan), {arm.name for results in at_rungs.values() for arm in results.stopped or ()}
+    left = {name: sum(arm.name not in stopped for arm in group) for name, group in arms.items()}
+    lengths = {name: group[0].run.training.steps for name, group in arms.items()}
     for until in steps_of_rungs(study):
-        training = sum(n for name, n in left.items() if lengths[name] > until) * len(study.seeds)
-        done = len(Store(store.root / RUNGS / str(until)).rows())
-        runs, steps = runs + max(0, training - done), steps + max(0, training - done) * until
-        left = {name: -(-n // study.halving.factor) if lengths[name] > until else n for name, n in left.items()}
-    last = {name: n * len(study.seeds) for name, n in left.items()}
-    return runs + sum(last.values()), steps + sum(n * lengths[name] for name, n in last.items())
+        if (results := at_rungs.get(until)) is not None:
+            failed = sum(row.status == "failed" for row in results.rows.values()) if retry_failed else 0
+            yield len(results.arms) * seeds - len(results.rows) + failed, until
+            if results.stopped is not None:
+                continue
+        else:
+            yield sum(n for name, n in left.items() if lengths[name] > until) * seeds, until
+        left = {name: -(-n // factor) if lengths[name] > until else n for name, n in left.items()}
+    if all(results.stopped is not None for results in at_rungs.values()):
+        yield from ((sum(trial.arm.name not in stopped for trial in group.trials), group.steps) for group in todo)
+    else:
+        yield from ((n * seeds, lengths[name]) for name, n in left.items())

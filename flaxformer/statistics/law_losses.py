@@ -23,6 +23,8 @@ DELTA = 1e-3
 """δ of Hoffmann et al., in log losses: residuals above 0.1 % count linearly."""
 Values: TypeAlias = np.ndarray
 Laws = Callable[[Values], tuple[Values, Values]]
+SMALLEST = 1e-150
+"""Norm of a column of a Jacobian below which its square has no digits; a step leaves such a parameter as it is."""
 STEADY = 3
 """Number of steps in a row without a decrease after which a fit ends."""
 
@@ -93,9 +95,10 @@ def minimise_many(
         r, j = residuals[active], jacobian[active]
         weighted = j * (times[active] * residual_weight(r, loss, delta))[..., None]
         normal, gradient = np.swapaxes(weighted, 1, 2) @ j, (weighted * r[..., None]).sum(1)
-        size = np.sqrt(np.einsum("rii->ri", normal)) + 1e-300
-        scaled = normal / size[:, :, None] / size[:, None] + damping[active, None, None] * np.eye(theta.shape[1])
-        step = np.linalg.solve(scaled, (gradient / size)[..., None])[..., 0] / size
+        size = np.sqrt(np.einsum("rii->ri", normal))
+        unit = np.where(size > SMALLEST, 1 / np.maximum(size, SMALLEST), 0.0)
+        scaled = normal * unit[:, :, None] * unit[:, None] + damping[active, None, None] * np.eye(theta.shape[1])
+        step = np.linalg.solve(scaled, (gradient * unit)[..., None])[..., 0] * unit
         tried = theta[active] - step
         sums, r, j = evaluate(tried, active)
         better = sums <= total[active]

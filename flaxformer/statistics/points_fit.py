@@ -5,13 +5,14 @@ As Hoffmann et al. (2022, appendix D.2) and Besiroglu et al. (2024): with a = lo
 > minimise Σᵢ Huber_δ(logsumexp(a − α log Nᵢ, b − β log Dᵢ, e) − log Lᵢ)
 
 by L-BFGS from a grid of starts. Their grid of 4,500 starts is evaluated, and the best are minimised. The points are the
-sample: intervals are percentiles of fits to points that are drawn with replacement (Efron 1979).
+sample: intervals are percentiles of fits to points that are drawn with replacement (Efron 1979), of log A, log B and
+log L∞ in place of these, and widened for few points (`seed_bootstrap.widened_interval`).
 """
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from scipy import optimize
@@ -28,6 +29,7 @@ from flaxformer.statistics.law_losses import (
 )
 from flaxformer.statistics.scaling_law import Matrix, Vector
 from flaxformer.statistics.scaling_tests import LawEstimate
+from flaxformer.statistics.seed_bootstrap import widened_interval
 from flaxformer.system.errors import UserError, did_you_mean
 
 FEWEST_POINTS = 6
@@ -46,6 +48,10 @@ MOST_STARTS = 24
 """Number of the best starts of the grid that are minimised."""
 RESAMPLES = 1000
 LEVEL = 0.05
+PARAMETERS = 5
+"""Parameters of the law: a, b, e, α and β."""
+LOGARITHMIC = ("A", "B", "L∞")
+"""Numbers whose logarithm is a parameter, and has the interval."""
 SMALLER = 2.0
 """Factor by which δ falls from that of Hoffmann et al. to a smaller one, each fit starting from the last."""
 MOST_RESTARTS = 5
@@ -120,7 +126,7 @@ def fit_joint_law(
     if not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed is {seed}; expected a whole number of at least 0")
     points = _check_points(parameters, tokens, losses, embeddings)
-    problem, n = _Problem(np.log(points), loss, delta), points.shape[1]
+    problem, n = PointsProblem(np.log(points), loss, delta), points.shape[1]
     theta = problem.best()
     for exponent, symbol, size in zip(theta[3:], "αβ", ("parameters", "tokens"), strict=True):
         if exponent <= 0:
@@ -129,21 +135,24 @@ def fit_joint_law(
             )
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples).astype(float)
     drawn = problem.numbers(problem.resample(theta, counts))
-    numbers = {
-        name: LawEstimate(float(value), *_percentiles(drawn[name]))
-        for name, [value] in problem.numbers(theta[None]).items()
-    }
-    errors = {name: float(draws.std(ddof=1)) if resamples > 1 else math.nan for name, draws in drawn.items()}
+    with np.errstate(over="ignore", invalid="ignore"):
+        numbers = {
+            name: _estimate(float(value), drawn[name], n, np.exp if name in LOGARITHMIC else np.positive)
+            for name, [value] in problem.numbers(theta[None]).items()
+        }
+        drawn |= {name: np.exp(drawn[name]) for name in LOGARITHMIC}
+        errors = {name: float(draws.std(ddof=1)) if resamples > 1 else math.nan for name, draws in drawn.items()}
     residuals = problem.law(theta[None])[0][0] - problem.targets
     objective = float(residual_loss(residuals, loss, delta).sum())
     return PointsFit(numbers, errors, loss, delta, objective, n, resamples)
 
 
-def _percentiles(values: Vector) -> tuple[float, float]:
-    if len(values) < 2:
-        return math.nan, math.nan
-    low, high = np.quantile(values, [LEVEL / 2, 1 - LEVEL / 2])
-    return float(low), float(high)
+def _estimate(value: float, draws: Vector, points: int, scale: Callable[[Vector], Vector]) -> LawEstimate:
+    """Return a function of a number and of its interval from resamples, whose ends are NaN for fewer than two."""
+    if len(draws) < 2:
+        return LawEstimate(float(scale(np.array(value))), math.nan, math.nan)
+    ends = widened_interval(value, draws, points, LEVEL, PARAMETERS)
+    return LawEstimate(*map(float, scale(np.array([value, *ends]))))
 
 
 def _check_points(
@@ -179,7 +188,7 @@ def _check_points(
     return np.stack([arrays[name] for name in ("parameters", "tokens", "losses")])
 
 
-class _Problem:
+class PointsProblem:
     """The minimisation over θ = (a, b, e, α, β), with log N and log D less their means, which conditions it well."""
 
     def __init__(self, logs: Matrix, loss: LawLoss, delta: float) -> None:
@@ -225,18 +234,22 @@ class _Problem:
 
     def best(self) -> Vector:
         """Return the best minimum from the grid of starts, at δ of Hoffmann et al., and from there at a smaller one."""
-        width, starts = max(self.delta, DELTA), np.array([*itertools.product(*GRID)])
-        starts[:, 0] -= starts[:, 3] * self.middle[0]
-        starts[:, 1] -= starts[:, 4] * self.middle[1]
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = residual_loss(self.law(starts)[0] - self.targets, self.loss, width).sum(-1)
-        order = np.argsort(np.where(np.isfinite(sums), sums, math.inf), kind="stable")[:MOST_STARTS]
-        minima, sums = minimise_many(self.law, self.targets, starts[order], self.loss, width)
+        width = max(self.delta, DELTA)
+        minima, sums = minimise_many(self.law, self.targets, self.best_starts(self.targets), self.loss, width)
         theta = self.polish(minima[np.argmin(sums)], width)
         while self.loss == "huber" and width > self.delta:
             width = max(width / SMALLER, self.delta)
             theta = self.polish(theta, width)
         return theta
+
+    def best_starts(self, targets: Vector) -> Matrix:
+        """Return the best starts of the grid for some targets."""
+        starts = np.array([*itertools.product(*GRID)])
+        starts[:, 0] -= starts[:, 3] * self.middle[0]
+        starts[:, 1] -= starts[:, 4] * self.middle[1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = residual_loss(self.law(starts)[0] - targets, self.loss, max(self.delta, DELTA)).sum(-1)
+        return starts[np.argsort(np.where(np.isfinite(sums), sums, math.inf), kind="stable")[:MOST_STARTS]]
 
     def resample(self, theta: Vector, counts: Matrix) -> Matrix:
         """Return the minima [fits, 5] where points count so often, from the minimum where each counts once."""
@@ -249,8 +262,8 @@ class _Problem:
         return np.concatenate([np.empty((0, len(theta))), *minima])
 
     def numbers(self, theta: Matrix) -> dict[str, Vector]:
-        """Return the numbers of each law, in the units of the points."""
+        """Return the numbers of each law, in the units of the points; the logarithms of those in `LOGARITHMIC`."""
         a, b, e, alpha, beta = theta.T
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            first, second = np.exp(a + alpha * self.middle[0]), np.exp(b + beta * self.middle[1])
-            return {"α": alpha, "A": first, "β": beta, "B": second, "L∞": np.exp(e), "a": beta / (alpha + beta)}
+            first, second = a + alpha * self.middle[0], b + beta * self.middle[1]
+            return {"α": alpha, "A": first, "β": beta, "B": second, "L∞": e, "a": beta / (alpha + beta)}

@@ -1,9 +1,9 @@
-"""Intervals of numbers that are fitted to means over seeds: the seeds are drawn with replacement.
+"""Intervals of numbers that are fitted to a sample, such as means over seeds: the sample is drawn with replacement.
 
-A percentile interval of few seeds is too narrow: the standard deviation over resamples of n is √((n − 1) / n) of the
-standard error, and a normal quantile z stands where Student's t belongs. A factor on either half of the interval makes
-up for both, t · √(n / (n − 1)) / z, which for a mean of normal numbers gives about Student's interval (Hesterberg 2015,
-"What Teachers Should Know About the Bootstrap", section 5.3).
+A percentile interval of a small sample is too narrow: the standard deviation over resamples of n is √((n − 1) / n) of
+the standard error, and a normal quantile z stands where Student's t belongs. A factor on either half of the interval
+makes up for both, t · √(n / (n − 1)) / z, which for a mean of normal numbers gives about Student's interval (Hesterberg
+2015, "What Teachers Should Know About the Bootstrap", section 5.3). Of k fitted parameters, n − k stands for n − 1.
 """
 
 import math
@@ -25,15 +25,18 @@ def resampled_means(scores: Matrix, resamples: int = RESAMPLES, seed: int = 0) -
     return counts @ scores / n
 
 
-def widened_interval(centre: float, values: Vector, seeds: int, level: float = 0.05) -> tuple[float, float]:
+def widened_interval(
+    centre: float, values: Vector, n: int, level: float = 0.05, parameters: int = 1
+) -> tuple[float, float]:
     """Return the (1 − level) interval of an estimate from its values in resamples; an end may be infinite.
 
     Args:
       centre: the estimate.
       values: its value in each resample.
-      seeds: number of seeds.
+      n: size of the sample, above the number of parameters.
       level: 1 − the coverage of the interval.
+      parameters: number of parameters that are fitted to the sample.
     """
-    ends = np.quantile(values, [level / 2, 1 - level / 2], method="inverted_cdf")
-    factor = critical_t(seeds, level) * math.sqrt(seeds / (seeds - 1)) / float(special.ndtri(1 - level / 2))
+    ends, free = np.quantile(values, [level / 2, 1 - level / 2], method="inverted_cdf"), n - parameters
+    factor = critical_t(free + 1, level) * math.sqrt(n / free) / float(special.ndtri(1 - level / 2))
     return centre + factor * (float(ends[0]) - centre), centre + factor * (float(ends[1]) - centre)

@@ -14,7 +14,7 @@ import polars as pl
 
 from flaxformer.store import records
 from flaxformer.store.records import POLARS_TYPES
-from flaxformer.store.rows import COLUMNS, Row, by_trial
+from flaxformer.store.rows import COLUMNS, PRECEDENCE, Row, by_trial
 from flaxformer.store.store import STATUSES, Store
 from flaxformer.system.digests import DamagedError, iterate_lines
 
@@ -160,14 +160,15 @@ def columns_of_lines(store: Store, path: Path, choose: ColumnChoice) -> Iterator
 
 
 def _last_of_each(store: Store | None, table: pl.DataFrame) -> pl.DataFrame:
-    """The row of each trial that counts: the last result, or else the last failed row; differing results are noted."""
+    """The row of each trial that counts (`store.rows.PRECEDENCE`); differing results are noted."""
     if table["trial"].n_unique() == table.height:
         return table
     place = table.with_row_index("place").filter(pl.col("trial").is_duplicated())
     if store is not None and (names := _differing_trials(place.drop("place"))):
         by_trial(_rows(store, names), store.disagreements)
-    result = pl.col("place").filter(pl.col("status") != "failed").max()
-    kept = place.group_by("trial", maintain_order=True).agg(pl.coalesce(result, pl.col("place").max()))["place"]
+    precedence = pl.col("status").replace_strict(PRECEDENCE, return_dtype=pl.Int8)
+    counts = pl.col("place").filter(precedence == precedence.max()).max()
+    kept = place.group_by("trial", maintain_order=True).agg(counts)["place"]
     first = table.with_row_index("place").group_by("trial", maintain_order=True).agg(pl.col("place").last())
     chosen = first.join(place.select("trial").unique(), on="trial", how="anti")["place"]
     return table[pl.concat([chosen, kept]).sort()]

@@ -12,6 +12,12 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 from flaxformer.system.wording import printable
 
 RunStatus = Literal["done", "diverged", "stopped", "failed"]
+PRECEDENCE: dict[RunStatus, int] = {"failed": 0, "diverged": 1, "done": 1, "stopped": 2}
+"""Of several rows of a trial, one with the highest precedence counts, and of those the last.
+
+A result counts before a failure, and the decision of a halving before the training to the end of a process that had
+decided otherwise, before a failed run was trained again.
+"""
 CURVE, DIAGNOSTICS = "_curve", "diagnostics/"
 RESERVED_PREFIXES = ("validation_", "test_", "initial_", "train_", "stopped_", DIAGNOSTICS)
 
@@ -205,15 +211,9 @@ def is_reserved(name: str) -> bool:
 def difference(old: Row | None, new: Row) -> str:
     """Return how two results of a trial differ that should be the same bit for bit; "" if they do not.
 
-    Runs are the same only if as many were trained together, on the same kind of device. A halving that two processes
-    decide differently leaves a trial that was stopped and that was trained to the end.
+    Runs are the same only if as many were trained together, on the same kind of device.
     """
-    if old is None or "failed" in (old.status, new.status) or old.fingerprint != new.fingerprint:
-        return ""
-    if old.stopped_at != new.stopped_at:
-        ends = [f"stopped at step {n}" if n else "trained to the end" for n in (old.stopped_at, new.stopped_at)]
-        return " and ".join(ends)
-    if new.status == "stopped":
+    if old is None or {"failed", "stopped"} & {old.status, new.status} or old.fingerprint != new.fingerprint:
         return ""
     if (old.group_size, old.chunk_steps, old.device) != (new.group_size, new.chunk_steps, new.device):
         return ""
@@ -227,12 +227,12 @@ def is_finished(row: Row | None) -> bool:
 
 
 def by_trial(rows: Iterable[Row], disagreements: dict[str, str]) -> dict[str, Row]:
-    """Return the last row of every trial; differing results of one are added to `disagreements`."""
+    """Return the row of every trial that counts (`PRECEDENCE`); differing results go to `disagreements`."""
     last: dict[str, Row] = {}
     for row in rows:
         former = last.get(row.trial)
         if what := difference(former, row):
             disagreements.setdefault(row.trial, what)
-        if not (row.status == "failed" and is_finished(former)):
+        if former is None or PRECEDENCE[row.status] >= PRECEDENCE[former.status]:
             last[row.trial] = row
     return last

@@ -232,15 +232,25 @@ class Store:
         records.append_line(self.groups / f"{check_file_name(group)}{worker}.jsonl", row)
 
     def remove_rows(self, trials: Collection[str]) -> None:
-        """Remove the rows of these trials from every file; call it under the lock, while no process trains.
+        """Remove the rows of these trials from every file; call it under the lock.
 
         A damaged file that held some of them is set aside, as `repair` does.
         """
         for path in [*self.line_files(), *self.table_files()]:
-            rows = self.rows_of_lines(path) if path.suffix == ".jsonl" else self.rows_of_table(path)
-            left = [row for row in rows if row.trial not in trials]
-            if len(left) == len(rows):
-                continue
+            while path.exists() and not self._remove_rows(path, trials):
+                pass  # its owner adds a row
+        flush(self.groups)
+
+    def _remove_rows(self, path: Path, trials: Collection[str]) -> bool:
+        """Remove the rows of trials from a file; False if it changed meanwhile, and is as it is."""
+        size = len(digests.read_or_empty(path))
+        rows = self.rows_of_lines(path) if path.suffix == ".jsonl" else self.rows_of_table(path)
+        left = [row for row in rows if row.trial not in trials]
+        if len(left) == len(rows):
+            return True
+        with lock_if_unchanged(path, size) as is_unchanged:
+            if not is_unchanged:
+                return False
             if path.relative_to(self.root).as_posix() in self.corrupt_files:
                 self.set_aside(path, "")
             if not left:
@@ -250,7 +260,7 @@ class Store:
                     write_atomically(path, b"".join(map(digests.line, left)))
             else:
                 records.write_table(path, left)
-        flush(self.groups)
+        return True
 
     def finish(self, group: str) -> None:
         """Merge all workers' lines of a group into its Parquet file, with the rows of earlier launches.

@@ -8,6 +8,7 @@ import glob
 import hashlib
 import itertools
 import os
+import re
 import secrets
 import shutil
 import time
@@ -19,6 +20,8 @@ from flaxformer.system.links import check_file, check_folder, check_not_dangling
 
 ABANDONED = 86_400.0
 """Age in seconds from which on a temporary file has no writer any more."""
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
+"""Name of a temporary file of the file NAME, which a kill may leave; `file_names` lists none."""
 
 
 def write_atomically(path: Path, data: bytes | memoryview, check: Callable[[Path], object] | None = None) -> None:
@@ -54,10 +57,10 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     flush(path.parent)
-    _remove_abandoned(path)
+    remove_abandoned(path)
 
 
-def _remove_abandoned(path: Path) -> None:
+def remove_abandoned(path: Path) -> None:
     """Remove the temporary files of writers of a file that were killed, once they are older than a day."""
     for other in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         with contextlib.suppress(OSError):
@@ -262,8 +265,9 @@ def digest_files(folder: Path, names: Collection[str] | None = None) -> dict[str
 
 
 def file_names(folder: Path) -> list[str]:
-    """Return the paths of all files in a folder, relative to it, in order."""
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    """Return the paths of all files in a folder, relative to it, in order, without temporary ones."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and not TEMPORARY.fullmatch(path.name))
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
 def remove(folder: Path, first: str, settle: float = 0.0) -> None:

@@ -249,6 +249,7 @@ def running_mean(
     """
     if ema is None or average is None:
         return None
-    past = 1 - jnp.power(ema, step)
+    ema = jnp.asarray(ema)
+    past = jnp.where(step > 0, -jnp.expm1(step * jnp.log1p(ema - 1)), 0.0)  # 1 - ema^t loses its digits for ema near 1
     share = (1 - ema) / (1 - ema + ema * past)
     return jax.tree.map(lambda mean, new: (1 - share) * mean + share * new, average, params)

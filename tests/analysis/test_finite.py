@@ -17,7 +17,7 @@ from flaxformer.report import verdicts
 from flaxformer.report.files import write
 from flaxformer.report.terminal import show
 from flaxformer.runner.launch import derive_numbers
-from flaxformer.runner.stages import survivors
+from flaxformer.runner.rungs import survivors
 from flaxformer.statistics.finite import WithoutValue
 from flaxformer.store.declarations import declare
 from flaxformer.store.rows import Row

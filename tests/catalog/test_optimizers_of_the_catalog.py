@@ -8,7 +8,7 @@ import pytest
 from mechanisms import ARMS, run_of
 
 from flaxformer import AdamW, Attention, Dense, Lion, ModelConfig, Muon, NoPositions
-from flaxformer.catalog import SOAP, AdamHyperball, AdEMAMix, Kron, MuonHyperball, NorMuon, Prodigy
+from flaxformer.catalog import SOAP, AdamHyperball, AdEMAMix, Kron, MuonHyperball, NorMuon, Prodigy, soap
 from flaxformer.core.weight_axes import decay_mask
 from flaxformer.laws.updates import check_updates
 from flaxformer.model import init
@@ -106,11 +106,14 @@ def orthonormal(columns):
     return np.stack(basis, axis=1)
 
 
-def soap_steps(gradients, frequency, b1=0.95, b2=0.9):
-    """Yield the updates of one matrix: Adam in the basis, with the mean kept outside of it."""
-    size = len(gradients[0])
-    left = right = mean = square = np.zeros((size, size))
-    q_left = q_right = np.eye(size)
+def soap_steps(gradients, frequency, b1=0.95, b2=0.9, first_basis=None):
+    """Yield the updates of one matrix: Adam in the basis, with the mean kept outside of it.
+
+    `first_basis` has the left and right eigenvectors after the first step; by default they are computed.
+    """
+    m, n = gradients[0].shape
+    left, right, mean, square = np.zeros((m, m)), np.zeros((n, n)), np.zeros((m, n)), np.zeros((m, n))
+    q_left, q_right = np.eye(m), np.eye(n)
     for t, g in enumerate(gradients):
         if t:
             turned = q_left.T @ g @ q_right
@@ -118,10 +121,11 @@ def soap_steps(gradients, frequency, b1=0.95, b2=0.9):
             top = (q_left.T @ mean @ q_right) / (1 - b1**t)
             yield q_left @ (top / (np.sqrt(square / (1 - b2**t)) + 1e-8)) @ q_right.T
         else:
-            yield np.zeros((size, size))
+            yield np.zeros((m, n))
         left, right = b2 * left + (1 - b2) * g @ g.T, b2 * right + (1 - b2) * g.T @ g
         if t == 0:
-            q_left, q_right = (np.linalg.svd(side)[0] for side in (left, right))  # by size, the largest first
+            computed = [np.linalg.svd(side)[0] for side in (left, right)]  # by size, the largest first
+            q_left, q_right = first_basis or computed
         elif t % frequency == 0:
             q_left, q_right = orthonormal(left @ q_left), orthonormal(right @ q_right)
 
@@ -138,6 +142,48 @@ def test_soap_equals_its_algorithm():
             beside, plain = adam.update(gradient, plain)
             np.testing.assert_allclose(actual.blocks[1].attention.out.reshape(6, 6), u, rtol=1e-7, atol=1e-9)
             np.testing.assert_allclose(actual.embedding.tokens, beside.embedding.tokens, rtol=1e-12)
+
+
+def soap_updates(gradients, frequency, dtype):
+    """The updates of SOAP, with its own betas, of one matrix; and its left and right basis after the first step."""
+    optimizer, (m, n) = SOAP(frequency=frequency), gradients[0].shape
+    sides, zeros = [jnp.zeros((size, size), dtype) for size in (m, n)], jnp.zeros((m, n), dtype)
+    basis = soap.Basis(*sides, jnp.eye(m, dtype=dtype), jnp.eye(n, dtype=dtype), zeros, zeros)
+    step, updates, bases = jax.jit(optimizer.of_matrices), [], []
+    for t, gradient in enumerate(gradients):
+        update, basis = step(jnp.asarray(gradient, dtype), basis, jnp.int32(t))
+        updates.append(update)
+        bases.append((np.array(basis.left_basis), np.array(basis.right_basis)))
+    return updates, bases[0]
+
+
+@pytest.mark.parametrize("frequency", [10, 2])
+def test_soap_with_its_published_settings_equals_its_algorithm_for_full_rank_gradients(frequency):
+    """The singular values of a gradient are 2 ** -k; in single precision."""
+
+    def rotation():
+        return np.linalg.qr(dice.standard_normal((6, 6)))[0]
+
+    gradients = [rotation() @ np.diag(2.0 ** -np.arange(6)) @ rotation() for _ in range(12)]
+    expected = list(soap_steps(gradients, frequency, b2=0.95))
+    actual, _ = soap_updates(gradients, frequency, jnp.float32)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(4, 7), (9, 5)])
+def test_soap_of_matrices_that_are_not_square_differs_by_the_basis_of_null_spaces_alone(shape):
+    """Any orthonormal vectors of the null space of the first G Gᵀ or Gᵀ G are eigenvectors."""
+    gradients = [dice.standard_normal(shape) for _ in range(12)]
+    with jax.enable_x64(True):
+        actual, first = soap_updates(gradients, 10, jnp.float64)
+    actual, other = np.array(actual), np.array(list(soap_steps(gradients, 10, b2=0.95)))
+    for basis, side in zip(first, (gradients[0] @ gradients[0].T, gradients[0].T @ gradients[0]), strict=True):
+        np.testing.assert_allclose(basis @ basis.T, np.eye(len(side)), atol=1e-12)
+        turned = basis.T @ side @ basis
+        np.testing.assert_allclose(turned, np.diag(np.linalg.eigvalsh(side)[::-1]), atol=1e-12)
+    same = list(soap_steps(gradients, 10, b2=0.95, first_basis=first))
+    np.testing.assert_allclose(actual, same, rtol=0, atol=1e-9)
+    assert abs(actual - other).max() > 0.1
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from flaxformer.analysis import analysis
 from flaxformer.claims import Case
 from flaxformer.claims.case import find_cases
 from flaxformer.cli import main
@@ -15,6 +16,7 @@ from flaxformer.system.errors import UserError
 
 FILE = '''
 """A claim."""
+from flaxformer.analysis import analysis
 from flaxformer.claims import Case
 from flaxformer.study import Claim, Probe
 
@@ -102,6 +104,22 @@ def test_each_claim_is_measured_once_and_listed_in_one_table(claims, folder):
     again = claims()
     assert again[0] == 0
     assert len(measured(folder)) == 15
+
+
+@pytest.mark.long
+def test_each_command_analyses_each_evidence_once(claims, folder, monkeypatch, capsys):
+    own, analysed = analysis.judge_claims, []
+
+    def judge(study, *arguments):
+        analysed.append(study.recipes or study.measured_by)
+        return own(study, *arguments)
+
+    monkeypatch.setattr(analysis, "judge_claims", judge)
+    for command in (claims, lambda: main(["report", str(folder.parent / "runs/claims")])):
+        analysed.clear()
+        command()
+        assert len(analysed) == len({*map(str, analysed)}) == 3
+    capsys.readouterr()
 
 
 def _number(name):

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+import shutil
 
 import pytest
 from study.tiny import FILE, cache_folder, kept_programs
@@ -131,6 +133,25 @@ def test_a_changed_copy_is_not_executed(finished, capsys):
 
 def plant(copy):
     (copy.parent / "optax.py").write_text("raise SystemExit('canary')\n")
+
+
+@pytest.mark.long
+def test_temporary_files_that_kills_left_change_no_command(finished, tmp_path, capsys):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished[0] / "out", folder)
+    commands = [("status", folder, "--json"), ("report", folder), ("verify", "--trust-code", folder, "--seed", 5)]
+    commands.append(("replicate", folder))
+    call(capsys, *commands[2])  # reports name a verification
+    before = [timeless(call(capsys, *words)) for words in commands]
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        path.with_name(f".{path.name}.0123456789abcdef.tmp").write_bytes(path.read_bytes()[:-1])
+    assert [timeless(call(capsys, *words)) for words in commands] == before
+
+
+def timeless(result):
+    """The exit code and words of a command, without its times and speeds."""
+    code, out, err = result
+    return code, re.sub(r"[0-9.,]+ ?(tokens/s|s|min|h)\b|\"(time|age|seconds)[a-z_]*\": [^,}]*", "", out + err)
 
 
 def test_trials_of_another_recipe_cannot_be_verified(finished, tmp_path, capsys):

@@ -8,6 +8,7 @@ from study.tiny import INTERACTION, LOWER, fill, tiny
 from flaxformer.analysis.analysis import analyse
 from flaxformer.report import phrasing, tables, terminal, verdicts
 from flaxformer.report.files import write
+from flaxformer.statistics.judgement import judge_difference
 from flaxformer.study import Axis, Claim
 from flaxformer.system.errors import UserError
 
@@ -118,3 +119,17 @@ def test_studies_without_any_effect_have_a_finding_in_1_report_of_10_at_most(tmp
         assert len(analysis.explorations) == 20
         found += bool(analysis.exploratory_findings)
     assert found <= 0.1 * count + 2 * (0.1 * 0.9 * count) ** 0.5
+
+
+def test_the_family_of_effects_at_the_baseline_has_no_test_of_a_level_against_itself(tmp_path):
+    """Two axes of two levels: two tests, by which a p-value of 0.02 is 0.04."""
+    noise = np.random.default_rng(2).standard_normal(8)
+    shift = next(mean for mean in np.arange(0.0, 3.0, 0.01) if 0.015 < judge_difference(mean + noise).p < 0.02)
+
+    def loss(trial):
+        is_high, is_pre = (trial.arm.labels[name] == level for name, level in (("rate", "high"), ("norm", "pre")))
+        return is_high * (float(shift + noise[trial.seed]) if is_pre else -9.0 - 0.1 * trial.seed)
+
+    [opposite] = [one for one in analyse(fill(tmp_path, tiny(seeds=range(8), claims=()), loss)).explorations
+                  if (one.axis, one.context) == ("rate", {"norm": "post"})]  # fmt: skip
+    assert opposite.is_opposite

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy import optimize, special
+from study.coverage import FOLDER, script
 
 from flaxformer.cli import main
 from flaxformer.statistics import fit_joint_law
@@ -19,6 +20,8 @@ from flaxformer.statistics.law_losses import LOSSES, minimise_many
 from flaxformer.system.errors import UserError
 
 LAW = {"α": 0.34, "A": 400.0, "β": 0.28, "B": 410.0, "L∞": 1.7}
+coverage = script("points_coverage")
+PAGE = (FOLDER.parents[1] / "docs/error_rates.md").read_text().partition("## Fits to points")[2].partition("\n## ")[0]
 PUBLISHED = os.environ.get("CHINCHILLA_POINTS")
 needs_published = pytest.mark.skipif(PUBLISHED is None, reason="$CHINCHILLA_POINTS is not the path of the points")
 
@@ -100,6 +103,19 @@ def test_many_minimisations_are_each_that_of_scipy():
         assert sums[i] <= expected.fun * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-170, 1e-160, 1e-140])
+def test_a_parameter_without_influence_keeps_its_value_and_disturbs_no_other(size):
+    """The square of a column of 1e-170 is 0, and its product with another one is not."""
+    design = np.column_stack([np.ones(5), size * np.arange(5.0)])
+    targets = np.array([1.0, 2.0, 2.0, 3.0, 7.0])
+    [found], _ = minimise_many(
+        lambda theta: (theta @ design.T, np.tile(design, (len(theta), 1, 1))), targets, np.zeros((1, 2)), "squares"
+    )
+    expected = targets.mean() if size < 1e-150 else np.polyfit(np.arange(5), targets, 1)[1]
+    assert found[0] == pytest.approx(expected)
+    assert size * found[1] == pytest.approx(0 if size < 1e-150 else np.polyfit(np.arange(5), targets, 1)[0])
+
+
 def test_parameters_of_embeddings_are_subtracted():
     sizes, tokens, losses = points(noise=0.01)
     embeddings = 0.3 * sizes * np.linspace(0.1, 1, len(sizes))
@@ -138,6 +154,32 @@ def test_what_cannot_be_fitted_is_refused(change, expected):
 def test_settings_out_of_range_are_refused(bad):
     with pytest.raises(UserError, match=next(iter(bad))):
         fit_joint_law(*points(), **bad)
+
+
+def test_the_page_shows_the_coverage_of_every_family_and_number_of_points():
+    rows = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
+    assert tuple(rows[0]) == coverage.HEADER
+    assert [row[:2] for row in rows[1:]] == [[name, str(n)] for n in coverage.POINTS for name in coverage.FAMILIES]
+    for row in rows[1:]:
+        assert all(float(cell.removesuffix(" %")) >= 91 for cell in row[2:-1]), row
+
+
+def test_tables_that_are_fitted_together_have_the_intervals_of_each():
+    sizes, tokens, losses = coverage.draw(coverage.FAMILIES["outliers"], 12, 3, np.random.default_rng(3))
+    values, ends = coverage.intervals(sizes, tokens, losses, 40)
+    for i in range(3):
+        alone = fit_joint_law(sizes, tokens, losses[i], resamples=40)
+        for name, one in alone.numbers.items():
+            expected = np.array([one.value, one.low, one.high])
+            own = np.log(expected) if name in ("A", "B", "L∞") else expected
+            np.testing.assert_allclose([values[name][i], *ends[name][i]], own, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", coverage.FAMILIES)
+def test_intervals_of_8_points_cover_the_truth_about_as_often_as_the_page_shows(name):
+    shares = coverage.coverage(coverage.FAMILIES[name], 8, 120, 100, np.random.default_rng(1))
+    assert min(shares[number] for number in coverage.TRUTHS) > 0.87  # percentiles that are not widened: 0.79 to 0.81
 
 
 WRITERS = {

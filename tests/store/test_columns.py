@@ -60,6 +60,13 @@ def disagreeing(store):
     lines(store, row("t0", 0.0), row("t1", math.nan), row("t2", 2.0), row("t2", 1e300))
 
 
+def stopped(store):
+    """Two trials that a halving stopped, and that other processes trained to the end or failed to train."""
+    ends = [dataclasses.replace(one, status="stopped", stopped_at=3) for one in ROWS]
+    tables(store, ROWS[0], ends[0], ends[1], ROWS[1], ends[2], row("t2", status="failed"))
+    lines(store, ends[3], ROWS[3], row("t3", 4.0))
+
+
 def unmerged_twice(store):
     tables(store, *ROWS)
     lines(store, *ROWS)
@@ -94,7 +101,19 @@ def nothing(store):
     pass
 
 
-FOLDERS = [nothing, tables, lines, both, retried, disagreeing, unmerged_twice, other_metrics, damaged, not_rows]
+FOLDERS = [
+    nothing,
+    tables,
+    lines,
+    both,
+    retried,
+    disagreeing,
+    stopped,
+    unmerged_twice,
+    other_metrics,
+    damaged,
+    not_rows,
+]
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda make: make.__name__)

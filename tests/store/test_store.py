@@ -99,6 +99,22 @@ def test_rows_are_removed_from_every_file_and_damaged_files_are_kept(store):
     assert names == ["g.jsonl", "g.jsonl.damaged", "g.parquet", "unreadable.parquet"]
 
 
+def test_a_row_that_its_owner_adds_while_others_are_removed_stays(store, monkeypatch):
+    store.append("g", row("a"))
+    own, added = Store.rows_of_lines, []
+
+    def read(self, path):
+        rows = own(self, path)
+        if not added:
+            added.append(row("b"))
+            store.append("g", added[0])
+        return rows
+
+    monkeypatch.setattr(Store, "rows_of_lines", read)
+    store.remove_rows(["a"])
+    assert list(store.rows()) == ["b"]
+
+
 def test_a_row_is_its_typed_fields_and_its_flat_columns():
     own = ROWS[1]
     assert (own.status, own.diverged_at, own.labels, own.curves) == (

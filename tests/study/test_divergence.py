@@ -9,7 +9,7 @@ from flaxformer.analysis.analysis import analyse
 from flaxformer.report import phrasing, tables, verdicts
 from flaxformer.report.files import write
 from flaxformer.runner.launch import derive_numbers
-from flaxformer.runner.stages import survivors
+from flaxformer.runner.rungs import survivors
 from flaxformer.store.rows import Row
 from flaxformer.study import Claim, Halving
 from flaxformer.study.divergence import MARGIN, RULE, CountedRow, curve_of, is_diverged, score

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from flaxformer.report import files, index
 from flaxformer.runner import launch, rung_verification, stages
 from flaxformer.runner.events import Finished
 from flaxformer.runner.execution import Execution
+from flaxformer.store import columns
 from flaxformer.store.records import write_table
 from flaxformer.store.rows import Row
 from flaxformer.store.status import status
@@ -257,6 +259,37 @@ def test_a_halving_that_was_stopped_goes_on_and_ends_alike(monkeypatch, tmp_path
     assert results(Store(tmp_path / "cut").rows()) == results(Store(tmp_path / "whole").rows())
 
 
+@pytest.mark.long
+def test_remaining_work_counts_the_runs_that_the_next_launch_trains(monkeypatch, tmp_path):
+    """Cut after any event; then with a failed run, whose retry changes no decision."""
+    axes = (Axis(RATE, {str(i): i * 1e-3 for i in (4, 7)}, name="rate"),)
+    study, execution = halved(axes=axes, seeds=(3,), halving=Halving(2, 3)), Execution
+
+    def by_rate_alone(trial, steps):
+        return int(trial.arm.labels["rate"]) / steps
+
+    trained = pretend(monkeypatch, by_rate_alone)
+    for events in range(7):
+        cut = execution(output=tmp_path / str(events))
+        begun = run(study, cut)
+        for _ in range(min(events, 6)):
+            next(begun, None)
+        begun.close()
+        runs, steps = stages.remaining_work(StudyPlan(study), cut)
+        trained.clear()
+        list(run(study, cut))
+        assert (runs, steps) == (len(trained), sum(n for _, n in trained)), events
+    broken = "rate=7,seed=3"
+    trained = pretend(monkeypatch, by_rate_alone, failing=lambda trial: trial.name == broken)
+    failed = execution(output=tmp_path / "failed", retry_failed=True)
+    list(run(study, failed))
+    assert stages.remaining_work(StudyPlan(study), failed) == (1, 3)
+    assert stages.remaining_work(StudyPlan(study), dataclasses.replace(failed, retry_failed=False)) == (0, 0)
+    trained = pretend(monkeypatch, by_rate_alone)
+    list(run(study, failed, retry_failed=True))
+    assert trained == [(broken, 3)]
+
+
 def test_the_report_shows_stopped_runs_as_what_they_are(monkeypatch, tmp_path):
     pretend(monkeypatch, by_rate)
     study = halved()
@@ -322,17 +355,85 @@ def test_a_failed_run_that_is_trained_again_decides_as_if_it_had_not_failed(monk
     assert list(run(study, cut, retry_failed=True)) == []
 
 
-def test_a_trial_that_was_stopped_and_trained_to_the_end_is_named_in_the_limits(monkeypatch, tmp_path):
-    """As two processes leave it that decide a halving differently."""
+@pytest.mark.parametrize("name", ["rate", "width"])
+def test_processes_with_and_without_retries_leave_the_results_of_one_without_failures(monkeypatch, tmp_path, name):
+    """The process without retries is training an arm when the other one, after its retry, stops that arm."""
+    norm, rates = dataclasses.replace(NORM, name=f"{name} norm"), {str(i): i * 1e-3 for i in (4, 5, 7)}
+    study = halved(axes=(norm, Axis(RATE, rates, name=name)), halving=Halving(2, 3))
+    whole, shared = Execution(output=tmp_path / "whole"), Execution(output=tmp_path / "shared")
+    stopped, started = tmp_path / "shared" / "groups" / "stopped-6.parquet", threading.Event()
+    stopped_by_retry, trials_of_5 = threading.Event(), {f"{name} norm=pre,{name}=5,seed={seed}" for seed in (3, 5)}
+    monkeypatch.setattr(launch, "POLL", 0.02)
+
+    def loss(trial, steps):
+        if steps == 27 and trial.name in trials_of_5 and not started.is_set():
+            started.set()
+            assert stopped_by_retry.wait(60)
+        return int(trial.arm.labels[name]) / steps + 0.001 * trial.seed
+
+    def fails(trial):
+        return trial.name == f"{name} norm=pre,{name}=4,seed=5" and not started.is_set()
+
+    with ThreadPoolExecutor() as pool:
+        pretend(monkeypatch, loss, failing=fails)
+        without = pool.submit(lambda: list(run(study, shared)))
+        assert started.wait(60)
+        with_retries = pool.submit(lambda: list(run(study, shared, retry_failed=True)))
+        while not (
+            stopped.exists() and trials_of_5 <= {row.trial for row in Store(shared.output).rows_of_table(stopped)}
+        ):
+            assert not with_retries.done()
+            time.sleep(0.01)
+        stopped_by_retry.set()
+        without.result(60)
+        with_retries.result(60)
+    pretend(monkeypatch, loss)
+    list(run(study, whole))
+    rows = Store(shared.output).rows()
+    assert results(rows) == results(Store(whole.output).rows())
+    assert rung_verification.halving_differences(shared.output, StudyPlan(study), rows) == {}
+    assert columns.statuses(Store(shared.output)) == {trial: row.status for trial, row in rows.items()}
+    assert not analyse(Store(shared.output)).disagreements
+
+
+@pytest.mark.parametrize("file", ["before", "zzz"])
+def test_a_stopped_trial_counts_as_stopped_whatever_the_order_of_files(monkeypatch, tmp_path, file):
+    """As a process leaves it that ends the training of an arm after another process has stopped the arm."""
     pretend(monkeypatch, by_rate)
     list(run(halved(), Execution(output=tmp_path)))
     store = Store(tmp_path)
-    assert not analyse(store).disagreements
     trial, row = next((name, row) for name, row in store.rows().items() if row.stopped_at == 3)
-    other = dataclasses.replace(row, status="done", stopped_at=None)
-    write_table(tmp_path / "groups" / "other.parquet", [other])
-    assert analyse(Store(tmp_path)).disagreements == {trial: "trained to the end and stopped at step 3"}
-    assert any("decided a halving differently" in limit for limit in analyse(Store(tmp_path)).limits)
+    write_table(tmp_path / "groups" / f"{file}.parquet", [dataclasses.replace(row, status="done", stopped_at=None)])
+    assert store.rows()[trial].status == "stopped" == columns.statuses(store)[trial]
+    assert not analyse(Store(tmp_path)).disagreements
+
+
+def test_a_run_that_fails_again_at_its_rung_is_not_trained_to_the_end(monkeypatch, tmp_path):
+    broken = "norm=pre,rate=4,seed=5"
+    trained = pretend(monkeypatch, by_rate, failing=lambda trial: trial.name == broken)
+    list(run(halved(), Execution(output=tmp_path)))
+    before = len(trained)
+    list(run(halved(), Execution(output=tmp_path), retry_failed=True))
+    assert trained[before:] == [(broken, 3)]
+    assert Store(tmp_path).rows()[broken].status == "failed"
+
+
+@pytest.mark.parametrize("retry_failed", [True, False])
+def test_a_retry_that_was_cut_before_its_rung_was_decided_again_decides_at_the_next_launch(
+    monkeypatch, tmp_path, retry_failed
+):
+    """Post-norm has one arm, so that no arm stops after the retry."""
+    broken = "norm=post,rate=7,seed=5"
+    axes = (NORM, Axis(RATE, {"7": 7e-3}, name="rate"))
+    pretend(monkeypatch, by_rate, failing=lambda trial: trial.name == broken)
+    list(run(halved(axes=axes), Execution(output=tmp_path / "cut")))
+    pretend(monkeypatch, by_rate)
+    begun = run(halved(axes=axes), Execution(output=tmp_path / "cut"), retry_failed=True)
+    assert next(begun).row.trial == broken
+    begun.close()
+    list(run(halved(axes=axes), Execution(output=tmp_path / "cut"), retry_failed=retry_failed))
+    list(run(halved(axes=axes), Execution(output=tmp_path / "whole")))
+    assert results(Store(tmp_path / "cut").rows()) == results(Store(tmp_path / "whole").rows())
 
 
 def test_results_of_former_code_at_a_rung_are_refused_or_kept_as_such(monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
-from flaxformer.system.files import digest_of, make_folder, write_atomically
+from flaxformer.system.files import digest_of, file_names, make_folder, remove_abandoned, write_atomically
 
 PACKAGE = Path(__file__).resolve().parents[2]
 INSTALLED = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -244,15 +244,17 @@ def copy_sources(folder: Path, modules: Sequence[types.ModuleType]) -> str:
     for name, text in texts.items():
         path = folder / digest / name
         make_folder(path.parent)
-        if not path.exists():
+        if path.exists():
+            remove_abandoned(path)
+        else:
             write_atomically(path, text)
     return digest
 
 
 def is_unchanged_copy(folder: Path) -> bool:
     """True if folder/, whose name is a digest, holds the texts that `copy_sources` wrote there and no others."""
-    files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    return _digest_of_texts({path.relative_to(folder).as_posix(): path.read_bytes() for path in files}) == folder.name
+    names = [name for name in file_names(folder) if "__pycache__" not in Path(name).parts]
+    return _digest_of_texts({name: (folder / name).read_bytes() for name in names}) == folder.name
 
 
 def _digest_of_texts(texts: Mapping[str, bytes]) -> str:
