@@ -140,7 +140,7 @@ def previous_tokens(
     return [take(before + i) for i in range(count + 1)], take(last).astype(state.dtype)
 
 
-def initial_steps(number: int) -> Float[Array, "number"]:
+def initial_steps(number: int) -> Float[Array, "d"]:
     """Return b with softplus(b) = Δ, steps of a recurrence whose logarithms are spaced evenly from 0.001 to 0.1.
 
     Source: Gu and Dao 2023, arXiv:2312.00752, section 3.6, who draw log Δ at random.

@@ -125,7 +125,7 @@ WORDS = [
     (["generate", "runs", "--top-p", "1.5"], "top_p is 1.5; expected a number at most 1"),
     (["generate", "runs", "--trial-seed", "-1"], "trial_seed is -1; expected a number at least 0"),
     (["verify", "runs", "--trials", "0"], "trials is 0; expected a number at least 1"),
-    (["measure", "runs", "notes.py", "--step", "-1"], "step is -1; expected a number at least 0"),
+    (["measure", "runs", "job.py", "--step", "-1"], "step is -1; expected a number at least 0"),
     (["fit", "points.csv", "--delta", "0"], "delta is 0.0; expected a number above 0"),
     (["fit", "points.csv", "--resamples", "-1"], "resamples is -1; expected a number at least 0"),
     (["fit", "points.csv"], "'points.csv' is not a file; expected a table of points: .csv, .jsonl, .parquet"),
