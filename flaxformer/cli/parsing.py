@@ -15,7 +15,7 @@ from rich.text import Text
 from flaxformer.cli.arguments import COMMANDS
 from flaxformer.store.line_forms import command_words
 from flaxformer.system.digests import JsonObject
-from flaxformer.system.errors import UserError, did_you_mean
+from flaxformer.system.errors import UserError, did_you_mean, quote
 
 INTRODUCTION = "Declare a Transformer ablation in one short file, run it, and read the answer with its uncertainty."
 EXAMPLES = """flaxformer new study my_study
@@ -76,7 +76,7 @@ def parse(words: Sequence[str]) -> object:
     """The arguments of a command, as an instance of its class in `COMMANDS`; the first word is its name.
 
     Raises:
-      UserError: no such command, or a field of the config in another form than PATH=VALUE.
+      UserError: no such command, a field of the config in another form than PATH=VALUE, or a word in place of a number.
       SystemExit: code 0 after --help; code 2 for arguments that cannot be read, which are explained.
     """
     name, *options = words
@@ -87,6 +87,7 @@ def parse(words: Sequence[str]) -> object:
     if {"file", "overrides"} <= fields.keys():  # `bench` changes options of a benchmark
         check_field_words(options, {f"--{field.replace('_', '-')}" for field in fields})
     text, arguments = inspect.getdoc(command), with_port(with_set(command, options))
+    check_number_words(command, arguments)
     return tyro.cli(command, prog=f"flaxformer {name}", args=arguments, description=text, config=SETTINGS)
 
 
@@ -119,6 +120,33 @@ def with_set(command: type, arguments: Sequence[str]) -> list[str]:
         word for word, is_override in zip(arguments, override, strict=True) if not is_override and word != "--set"
     ]
     return [*remaining, "--set", *words] if words else remaining
+
+
+def check_number_words(command: type, words: Sequence[str]) -> None:
+    """Check that the values of options that are numbers are numbers.
+
+    Raises:
+      UserError: one is not, with the option and the word.
+    """
+    kinds, option = get_type_hints(command), ""
+    for word in words:
+        if word.startswith("--"):
+            option, _, word = word.partition("=")
+        parts = _parts(kinds.get(option[2:].replace("-", "_")))
+        number = next((kind for kind in (float, int) if kind in parts), None)
+        if number is None or str in parts or not word or "=" in word:
+            continue
+        try:
+            number(word)
+        except ValueError:
+            expected = "a whole number" if number is int else "a number"
+            raise UserError(f"{option} is {quote(word)}; expected {expected}") from None
+        option = option if tuple in map(get_origin, parts) else ""
+
+
+def _parts(kind: object) -> list[object]:
+    """Return a type, and all that it is composed of."""
+    return [kind, *(part for inner in get_args(kind) for part in _parts(inner))]
 
 
 def with_port(arguments: Sequence[str]) -> list[str]:

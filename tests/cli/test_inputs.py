@@ -137,6 +137,11 @@ WORDS = [
     (["improve", "book.py", "seed=1"], 'the attempt has no reason; expected --reason "why the change may help"'),
     (["improve", "book.py", "--reason", "x"], "--reason stands without a change; expected one"),
     (["improve", "book.py", "--confirm", "--withdraw"], "--confirm stands beside --withdraw; expected one"),
+    (["generate", "runs", "--tokens", "abc"], "--tokens is 'abc'; expected a whole number"),
+    (["generate", "runs", "--top-k", "1.5"], "--top-k is '1.5'; expected a whole number"),
+    (["train", "job.py", "--keep-last=x"], "--keep-last is 'x'; expected a whole number"),
+    (["run", "study.py", "--save-minutes", "soon"], "--save-minutes is 'soon'; expected a number"),
+    (["improve", "book.py", "seed=1", "--tune", "0.1", "fast"], "--tune is 'fast'; expected a number"),
     (["train", "job.py", "--remat"], "--remat is given without --plan, and has no effect"),
 ]  # fmt: skip
 

@@ -29,7 +29,9 @@ class Catalog:
     """
 
     name: Annotated[
-        str | None, tyro.conf.Positional, positional("NAME", "name of a mechanism's file, to show it", "(default: all)")
+        str | None,
+        tyro.conf.Positional,
+        positional("[NAME]", "name of a mechanism's file", "(default: list all)"),
     ] = None
     family: Annotated[str | None, option("FAMILY", "all", "list the mechanisms of a family, such as attention")] = None
     json: Annotated[bool, flag("print a JSON object per mechanism, one per line")] = False
