@@ -243,7 +243,7 @@ def test_invalid_utf8_raises_an_error_with_file_and_offset(tmp_path, monkeypatch
             {"split": "test"},
             "split is 'test', and source '.*' is a folder, which has none; expected no split",
         ),
-        ("a.txt", b"abc " * 9, {"validation_tenths": 0}, "validation_tenths is 0; expected 1 to 9"),
+        ("a.txt", b"abc " * 9, {"validation_tenths": 0}, "validation_tenths is 0; expected a number at least 1"),
     ],
 )
 def test_invalid_arguments_and_sources_raise_a_user_error(tmp_path, name, data, asked, message):

@@ -57,7 +57,7 @@ def test_summary_counts_pairs(command):
     ("arguments", "message"),
     [
         (("none.txt", "out"), "none.txt"),
-        (("one.txt", "out", "--validation-tenths", "10"), "validation_tenths is 10; expected 1 to 9"),
+        (("one.txt", "out", "--validation-tenths", "10"), "validation_tenths is 10; expected a number at most 9"),
         (("one.txt", "out", "--tokenizer", "bpe"), "vocabulary is None; expected a number for tokenizer='bpe'"),
         (("one.txt", "out", "--target", "two.txt", "--end"), "end is True; expected False for pairs"),
     ],

@@ -307,7 +307,7 @@ def test_a_group_is_compiled_once_on_one_device(tmp_path):
 @pytest.mark.parametrize("name", ["devices", "group_size", "chunk_steps"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_settings_below_one_are_refused(name, value):
-    with pytest.raises(UserError, match=rf"{name} is {value}; expected at least 1"):
+    with pytest.raises(UserError, match=rf"{name} is {value}; expected a number at least 1"):
         Execution(**{name: value})
 
 

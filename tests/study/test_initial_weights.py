@@ -238,7 +238,7 @@ def test_a_file_that_does_not_fit_is_refused(file, init, changes, message):
 @pytest.mark.parametrize(
     ("init", "message"),
     [
-        ({}, r"2 arms have the labels {}; expected one \(rate: low and high\)"),
+        ({}, r"no arm is given and the study has 2; expected one, such as rate=low \(rate: low and high\)"),
         ({"arm": "low"}, "arm is 'low', where 'low' has no =; expected AXIS=LEVEL"),
         ({"arm": "rate=low", "trial_seed": 4}, "seed is 4; expected one of 3 and 5"),
         ({"arm": "rate=low", "step": 4}, r"init.step is 4; expected one of the steps in .*: 0, 3, 6"),
