@@ -190,12 +190,9 @@ def _model(task: str, form: Form, changes: Changes) -> ModelConfig:
 
 def arms_of(task: str, form: Form, family: str, only: Sequence[str] = ()) -> dict[str, Changes]:
     """Return the arms of a family on a task, or `only` some of them, by their labels, the baseline first."""
-    arms = {BASELINE: {}} | {
-        label: changes for label, changes in arms_by_family()[family].items() if not only or label in only
-    }
-    return {
-        label: arm_changes(task, form, changes) for label, changes in arms.items() if label not in TASKS[task].without
-    }
+    arms: dict[str, Changes] = {BASELINE: {}} | arms_by_family()[family]
+    left_out = {*TASKS[task].without, *(set(arms) - {BASELINE, *only} if only else ())}
+    return {label: arm_changes(task, form, changes) for label, changes in arms.items() if label not in left_out}
 
 
 def middle_rate(form: Form, label: str) -> float:

@@ -142,14 +142,17 @@ class JobResults:
         return [*generate, f"flaxformer report {folder}", *self._train_on()]
 
     def _train_on(self) -> Iterator[str]:
-        """Yield the command of the last launch, if it is known; with twice the steps if all were taken."""
+        """Yield the command of the last launch, if it is known; with twice the steps if all were taken.
+
+        Then with --extend, without which a run whose learning rates depend on its length is refused.
+        """
         words = command_words(next((line.get("command") or "" for line in reversed(self.of("launch"))), ""))
         if words[1:2] != ["train"] or self.has_diverged:
             return
         words = [word for word in words if word not in ("--restart", "--set")]
         if self.is_finished:
-            words = [word for word in words if not word.startswith("training.steps=")]
-            words.append(f"training.steps={2 * self.steps}")
+            words = [word for word in words if word != "--extend" and not word.startswith("training.steps=")]
+            words += [f"training.steps={2 * self.steps}", "--extend"]
         yield shlex.join(words)
 
 

@@ -24,36 +24,36 @@ def rung_differences(root: Path, study: Study, again: Mapping[str, Row]) -> dict
     for until in steps_of_rungs(study) if study.halving else ():
         rows = Store(root / RUNGS / str(until)).rows()
         for trial in study.trials():
-            stored, whole = rows.get(trial.name), again.get(trial.name)
-            if stored is None or whole is None or not _are_comparable(stored, whole):
+            stored, complete = rows.get(trial.name), again.get(trial.name)
+            if stored is None or complete is None or not _are_comparable(stored, complete):
                 continue
-            if what := _at_rung(stored, whole, until, trial.run.training.interval):
+            if what := _at_rung(stored, complete, until, trial.run.training.interval):
                 by_trial[f"{trial.name} at step {until}"] = what
     return by_trial
 
 
-def _are_comparable(stored: Row, whole: Row) -> bool:
+def _are_comparable(stored: Row, complete: Row) -> bool:
     """True if two finished rows were trained in stacks of one size by chunks of one length: they have the same bits."""
     return (
         is_finished(stored)
-        and is_finished(whole)
-        and (stored.group_size, stored.chunk_steps) == (whole.group_size, whole.chunk_steps)
+        and is_finished(complete)
+        and (stored.group_size, stored.chunk_steps) == (complete.group_size, complete.chunk_steps)
     )
 
 
-def _at_rung(stored: Row, whole: Row, until: int, interval: int) -> str:
+def _at_rung(stored: Row, complete: Row, until: int, interval: int) -> str:
     """Describe the differences between a result at a rung and the beginning of the curves of the whole training."""
-    lengths = {name: until if name == "train_loss" else until // interval + 1 for name in whole.curves}
-    if any(len(whole.curves[name]) < length for name, length in lengths.items()):
+    lengths = {name: until if name == "train_loss" else until // interval + 1 for name in complete.curves}
+    if any(len(complete.curves[name]) < length for name, length in lengths.items()):
         return ""  # it was stopped at an earlier rung
-    curves = {name: list(whole.curves[name])[:length] for name, length in lengths.items()}
-    diverged_at = whole.diverged_at if whole.diverged_at is not None and whole.diverged_at < until else None
-    metrics = {name: value for name, value in whole.metrics.items() if name.startswith("initial_")}
-    metrics |= {name: values[-1] for name, values in curves.items() if name in whole.metrics}
+    curves = {name: list(complete.curves[name])[:length] for name, length in lengths.items()}
+    diverged_at = complete.diverged_at if complete.diverged_at is not None and complete.diverged_at < until else None
+    metrics = {name: value for name, value in complete.metrics.items() if name.startswith("initial_")}
+    metrics |= {name: values[-1] for name, values in curves.items() if name in complete.metrics}
     changes = {"curves": curves, "metrics": metrics, "diverged_at": diverged_at, "status": stored.status}
     same = {name: getattr(stored, name) for name in ("flops", "training_tokens", "evaluated_at")}
     return differences(
-        stored, Row(**{field: getattr(whole, field) for field in whole.__dataclass_fields__} | changes | same)
+        stored, Row(**{field: getattr(complete, field) for field in complete.__dataclass_fields__} | changes | same)
     )
 
 

@@ -58,16 +58,16 @@ def test_the_last_lines_have_state_scores_and_what_follows(folder, capsys):
 @pytest.mark.parametrize(
     ("command", "total", "following"),
     [
-        ("flaxformer train job.py --output 'a b'", 4, "flaxformer train job.py --output 'a b' training.steps=8"),
-        ("flaxformer train job.py --set training.steps=4 seed=1", 4, "flaxformer train job.py seed=1 training.steps=8"),
-        ("flaxformer train job.py --restart seed=1", 9, "flaxformer train job.py seed=1"),
+        ("train job.py --output 'a b'", 4, "train job.py --output 'a b' training.steps=8 --extend"),
+        ("train job.py --set training.steps=4 seed=1", 4, "train job.py seed=1 training.steps=8 --extend"),
+        ("train job.py --restart seed=1", 9, "train job.py seed=1"),
     ],
 )
 def test_the_last_command_follows_with_more_steps_once_all_are_taken(folder, capsys, command, total, following):
-    launch = next(line for line in LINES if line["kind"] == "launch") | {"command": command}
+    launch = next(line for line in LINES if line["kind"] == "launch") | {"command": f"flaxformer {command}"}
     root = folder([launch, *(line for line in LINES if line["kind"] != "launch")], total)
     assert main(["report", str(root)]) == 0
-    assert f"Next: {following}\n" in capsys.readouterr().out
+    assert f"Next: flaxformer {following}\n" in capsys.readouterr().out
 
 
 def test_the_page_has_curves_cost_and_samples_as_text(folder):
