@@ -147,7 +147,7 @@ class JobResults:
         Then with --extend, without which a run whose learning rates depend on its length is refused.
         """
         words = command_words(next((line.get("command") or "" for line in reversed(self.of("launch"))), ""))
-        if words[1:2] != ["train"] or self.has_diverged:
+        if words[:2] != ["flaxformer", "train"] or self.has_diverged:
             return
         words = [word for word in words if word not in ("--restart", "--set")]
         if self.is_finished:

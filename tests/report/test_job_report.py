@@ -70,6 +70,23 @@ def test_the_last_command_follows_with_more_steps_once_all_are_taken(folder, cap
     assert f"Next: flaxformer {following}\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["rm train x", "flaxformer report x", "flaxformer 'train", "", None])
+def test_another_command_is_not_repeated(folder, capsys, command):
+    root = folder([LINES[0] | {"command": command}, *LINES[1:]])
+    assert main(["report", str(root)]) == 0
+    text = capsys.readouterr().out
+    assert text.count("Next: ") == 2
+    assert "train" not in text
+
+
+def test_a_recorded_command_is_printed_as_text(folder, capsys):
+    root = folder([LINES[0] | {"command": "flaxformer train \x1b[31m$(touch gone);b"}, *LINES[1:]])
+    assert main(["report", str(root)]) == 0
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert "$(touch' 'gone);b' training.steps=8" in text  # quoted, so that a shell executes none of it
+
+
 def test_the_page_has_curves_cost_and_samples_as_text(folder):
     root = folder(LINES)
     main(["report", str(root)])
